@@ -22,6 +22,7 @@ import struct
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -32,10 +33,10 @@ from numpy.typing import NDArray
 
 from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice
 from autoloader.formats.features import VIDEO, Feature
-from autoloader.formats.files import UnreadableError
+from autoloader.formats.files import Found, UnreadableError, naming
 from autoloader.formats.frames import Encoded
 from autoloader.formats.plain import LazyPicture, Step
-from autoloader.formats.records import MalformedRecordError, RecordPlace, write_example
+from autoloader.formats.records import RecordPlace, write_example
 from autoloader.formats.tables import (
     ONCE,
     ReadRecord,
@@ -49,7 +50,7 @@ from autoloader.formats.tables import (
     Wanted,
     sections_of,
 )
-from autoloader.formats.videos import PacketTable, first_frames_of, read_packets
+from autoloader.formats.videos import PacketTable, first_frames_of, packets_of
 from autoloader.spec.model import Timestamps
 
 Ints = NDArray[np.int64]
@@ -85,14 +86,6 @@ ARRAY_SECTIONS = (
     Section.PACKET_NUMBERS,
 )
 """Of pictures in an array: the chunks of its slabs stand where a video has its packets."""
-
-
-class DamagedEpisodeError(Exception):
-    """An episode cannot be used; the message says why. Internal: a quarantine."""
-
-
-REMEDY = "; "
-"""In such a message: between what is wrong and what to do, if anything is known."""
 
 
 # -- the tables of a file -----------------------------------------------------------------------
@@ -133,7 +126,7 @@ class StoredEpisode:
     Attributes:
         record: values of the episode as a ``tf.train.Example``, with marks for pictures.
         steps: number of its steps.
-        frames: camera → where its frames lie; raises DamagedEpisodeError.
+        frames: camera → where its frames lie; raises UnreadableError.
         offset: number that the index keeps as the place of the record.
     """
 
@@ -143,10 +136,14 @@ class StoredEpisode:
     offset: int = 0
 
 
+GiveEpisode = Callable[[], StoredEpisode]
+"""Gives an episode of a shard file; raises UnreadableError of a damaged one."""
+
+
 def fitting(values: NDArray[Any], dtype: Any, path: str) -> NDArray[Any]:
-    """A feature's numbers as float32 or int64. Raises DamagedEpisodeError where they change."""
+    """A feature's numbers as float32 or int64. Raises UnreadableError where they change."""
     if changed_by(values, dtype).any():
-        raise DamagedEpisodeError(
+        raise UnreadableError(
             f"{path} holds numbers beyond the largest of float32"
             if dtype == np.float32
             else f"{path} holds numbers that are not whole, or take more than 64 bits; it was "
@@ -202,15 +199,14 @@ class FileTables:
         self._packets: Counter[int] = Counter()
         self._begins: dict[tuple[int, str], int] = {}
 
-    def build(self, episodes: Iterable[StoredEpisode | DamagedEpisodeError]) -> TableBuilder:
+    def build(self, episodes: Iterable[GiveEpisode]) -> TableBuilder:
         """The tables of the file's episodes, in their order."""
         builder = TableBuilder(self.wanted.features, self._sections)
-        for one in episodes:
+        for give in episodes:
             try:
-                if isinstance(one, DamagedEpisodeError):
-                    raise one
+                one = give()
                 steps, values, texts = self._values(one)
-            except (DamagedEpisodeError, MalformedRecordError) as error:
+            except UnreadableError as error:
                 builder.leave_out(0, 0, str(error))
             else:
                 builder.add(one.offset, one.steps, steps, values, texts)
@@ -227,8 +223,7 @@ class FileTables:
         """(steps, values for the sections, texts) of an episode.
 
         Raises:
-            DamagedEpisodeError: its frames are not there.
-            MalformedRecordError: the transform's function fails on the episode.
+            UnreadableError: its frames are not there, or the transform's function fails on it.
         """
         steps, values, texts = self.read(one.record, len(one.record))
         placed: Values = {}
@@ -253,7 +248,7 @@ class FileTables:
             marks: [n] places of the marks, in bytes.
 
         Raises:
-            DamagedEpisodeError: the frames are not there, are of several cameras, or are stored in
+            UnreadableError: the frames are not there, are of several cameras, or are stored in
                 another way than in the first episode.
         """
         feature = self.wanted.features[number]
@@ -264,10 +259,10 @@ class FileTables:
         told = data[marks[:, None] + np.arange(MARK.size)].view("<u4")
         of = set(told[:, 0].tolist())
         if len(of) > 1:
-            raise DamagedEpisodeError(f"{feature.path} shows frames of several cameras")
+            raise UnreadableError(f"{feature.path} shows frames of several cameras")
         camera, steps = self.cameras[of.pop()], told[:, 1].astype(np.int64)
         if (self.features[camera].encoding == VIDEO) != (feature.key in self._of_videos):
-            raise DamagedEpisodeError(
+            raise UnreadableError(
                 f"{feature.path} shows {camera}, which is stored in another way than in the first "
                 "episode"
             )
@@ -325,8 +320,11 @@ class StoredFormat(DatasetFormat):
     @abstractmethod
     def stored(
         self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
-    ) -> Iterator[StoredEpisode | DamagedEpisodeError]:
-        """Episodes of a shard file as an index takes them, in their order; any thread may ask.
+    ) -> Iterator[GiveEpisode]:
+        """What gives the episodes of a shard file, in their order; any thread may ask.
+
+        Each is called before the next is asked for, and raises UnreadableError of a damaged
+        episode.
 
         Args:
             path: path of the shard file.
@@ -349,9 +347,9 @@ class StoredFormat(DatasetFormat):
         """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step."""
         for piece in slices:
             own = self.stored(piece.path, slice(piece.start, piece.stop), None, {})
-            for record, one in enumerate(own, start=piece.start):
-                if isinstance(one, StoredEpisode):
-                    yield RecordPlace(piece.path, record), one.record
+            for record, give in enumerate(own, start=piece.start):
+                with suppress(UnreadableError):
+                    yield RecordPlace(piece.path, record), give().record
 
 
 def identity_of(paths: Iterable[str], root: str, digest: bytes = b"") -> SourceIdentity:
@@ -462,20 +460,12 @@ class EpisodeFormat(StoredFormat):
 
     def stored(
         self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
-    ) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+    ) -> Iterator[GiveEpisode]:
         """See ``StoredFormat``."""
         del wanted, notes
-        known: dict[str, PacketTable | str] = {}
+        known = Found(packets_of)
         for one in islice(self.episodes(path), only.start, only.stop):
-            if one.damage:
-                yield DamagedEpisodeError(one.damage)
-                continue
-            try:
-                record = self._record(one)
-            except DamagedEpisodeError as error:
-                yield error
-            else:
-                yield StoredEpisode(record, one.steps, partial(_frames, one, known))
+            yield partial(self._stored, one, known)
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``."""
@@ -498,7 +488,9 @@ class EpisodeFormat(StoredFormat):
                 return one
         raise LookupError(f"{path} has no episode {record}")
 
-    def _record(self, one: Episode) -> bytes:
+    def _stored(self, one: Episode, known: Mapping[str, PacketTable]) -> StoredEpisode:
+        if one.damage:
+            raise UnreadableError(one.damage)
         values: dict[str, Any] = {}
         for path, feature in self.features.items():
             if feature.kind == "image":
@@ -509,31 +501,19 @@ class EpisodeFormat(StoredFormat):
                 dtype = np.float32 if "float" in feature.dtype else np.int64
                 given = np.asarray(one.values[path])
                 values[path] = fitting(given, dtype, path).reshape(-1)
-        return write_example(values)
+        return StoredEpisode(write_example(values), one.steps, partial(_frames, one, known))
 
 
-def _frames(one: Episode, known: dict[str, PacketTable | str], camera: str) -> VideoFrames:
-    """Frames of an episode; ``known`` are the videos of the shard file that were looked at.
-
-    Raises:
-        DamagedEpisodeError: the frames are not there.
-    """
+def _frames(one: Episode, known: Mapping[str, PacketTable], camera: str) -> VideoFrames:
+    """Frames of an episode; ``known`` has the packets of videos. Raises UnreadableError."""
     if camera not in one.videos:
-        raise DamagedEpisodeError(f"{camera}: the episode has no video")
+        raise UnreadableError(f"{camera}: the episode has no video")
     path, first = one.videos[camera]
-    if path not in known:
-        try:
-            known[path] = read_packets(path)
-        except (UnreadableError, OSError) as error:
-            known[path] = f"the video cannot be read: {error}"
-    table, name = known[path], f"{camera}, {path.rpartition('/')[2]}"
-    if isinstance(table, str):
-        raise DamagedEpisodeError(f"{name}: {table}")
-    if not 0 <= first <= len(table) - one.steps:
-        last = first + one.steps - 1
-        raise DamagedEpisodeError(
-            f"{name}: it has {len(table)} frames, and the episode shows {first} to {last}"
-        )
+    with naming(f"{camera}, {path.rpartition('/')[2]}"):
+        table = known[path]
+        if not 0 <= first <= len(table) - one.steps:
+            shown = f"{first} to {first + one.steps - 1}"
+            raise UnreadableError(f"it has {len(table)} frames, and the episode shows {shown}")
     return VideoFrames(path, table, first)
 
 

@@ -34,7 +34,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from autoloader.errors import SourceError
 from autoloader.formats import tensorflow_process
@@ -59,6 +59,8 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/+", re.IGNORECASE)
 
 Unmap = Callable[[], None]
 """Method that lets go of a map; see ``index.shard.ShardIndex``."""
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 Answer = Callable[[str, tuple[Any, ...]], Any]
 """(question, its arguments) → the answer, or the ``OSError``; see ``pipeline.graph.files``."""
 
@@ -79,7 +81,19 @@ def enter(answer: Answer, window_bytes: int) -> None:
 
 
 class UnreadableError(ValueError):
-    """A file, or a part of one, cannot be used; the message says why. Internal: a quarantine."""
+    """A file, or a part of one such as an episode, cannot be used. Internal: a quarantine.
+
+    Args:
+        what: reason, one clause for people.
+        remedy: what to do; "": nothing is known.
+    """
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what, self.remedy = what, remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
 
 @contextmanager
@@ -87,9 +101,33 @@ def naming(what: str) -> Iterator[None]:
     """Name what an ``UnreadableError``, or an ``OSError``, is about."""
     try:
         yield
-    except (UnreadableError, OSError) as error:
-        told = getattr(error, "strerror", None) or error
-        raise UnreadableError(f"{what}: {told}") from error
+    except UnreadableError as error:
+        raise UnreadableError(f"{what}: {error.what}", error.remedy) from error
+    except OSError as error:
+        raise UnreadableError(f"{what}: {error.strerror or error}") from error
+
+
+class Found(dict[_Key, _Value]):
+    """What ``find`` finds by a key, found once; so is the ``UnreadableError`` of a damaged thing.
+
+    Args:
+        find: finds the value of a key.
+    """
+
+    def __init__(self, find: Callable[[_Key], _Value]) -> None:
+        super().__init__()
+        self._find = find
+        self._faults: dict[_Key, tuple[str, str]] = {}
+
+    def __missing__(self, key: _Key) -> _Value:
+        if key in self._faults:
+            raise UnreadableError(*self._faults[key])
+        try:
+            found = self[key] = self._find(key)
+        except UnreadableError as error:
+            self._faults[key] = error.what, error.remedy
+            raise
+        return found
 
 
 def is_remote(path: str | Path) -> bool:

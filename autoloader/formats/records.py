@@ -47,7 +47,13 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.formats.files import RemoteFile, opened_anywhere, pread, source_bytes
+from autoloader.formats.files import (
+    RemoteFile,
+    UnreadableError,
+    opened_anywhere,
+    pread,
+    source_bytes,
+)
 from autoloader.host.threads import free_in_forks
 
 HEADER_BYTES = 12
@@ -65,7 +71,7 @@ _HEADER = struct.Struct("<QI")
 _MASK_DELTA = 0xA282EAD8
 
 
-class MalformedRecordError(ValueError):
+class MalformedRecordError(UnreadableError):
     """A record that is not what it should be; the message is the reason.
 
     Internal to the library and on purpose no ``AutoloaderError``: whoever reads records turns it

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats import files
-from autoloader.formats.files import UnreadableError, told_stand_in
+from autoloader.formats.files import UnreadableError, naming, told_stand_in
 from autoloader.formats.frames import VideoCodec, VideoFrame
 from autoloader.host.extras import needs
 
@@ -146,6 +146,12 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     number[packet_of] = np.arange(len(packet_of))
     shown_s = (shown - shown[0]) * float(base)
     return PacketTable(codec, bytes(setup or b""), offset, size, number, shown_s, packet_of, key_of)
+
+
+def packets_of(path: str) -> PacketTable:
+    """All packets of a video; raises UnreadableError where there is none, too."""
+    with naming("the video cannot be read"):
+        return read_packets(path)
 
 
 def _is_intra(packet: bytes, setup: bytes | None) -> bool:

@@ -18,6 +18,7 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import SourceError, SpecError, UnsupportedError
 from autoloader.formats import open_source, sources
+from autoloader.formats.files import UnreadableError
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples/mp4_folder"
 LENGTHS = (12, 7, 9)
@@ -144,8 +145,9 @@ def test_floats_where_integers_are_declared_are_not_cut_off(site: Path, recordin
     (site / "mp4_folder.py").write_text(as_whole)
     directory: Any = open_source(recordings, kind="mp4_folder", dataset="bench")
     path = directory.splits["train"][0].path
-    (damaged,) = directory.stored(path, slice(None), None, {})
-    assert "action holds numbers that are not whole" in str(damaged)
+    (give,) = directory.stored(path, slice(None), None, {})
+    with pytest.raises(UnreadableError, match="action holds numbers that are not whole"):
+        give()
 
 
 def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(

@@ -25,7 +25,8 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
 from autoloader.errors import SourceError
 from autoloader.formats import open_source
-from autoloader.formats.episodes import DamagedEpisodeError, fitting
+from autoloader.formats.episodes import fitting
+from autoloader.formats.files import UnreadableError
 from autoloader.formats.hdf5.schemas import LANGUAGE
 from autoloader.process.draft import draft
 
@@ -111,23 +112,24 @@ def test_numbers_that_the_first_episode_s_type_cannot_hold_cost_the_episode(tmp_
         del file["data/demo_0/actions"]
         file["data/demo_0/actions"] = np.ones((5, 7), np.int64)
     directory: Any = open_source(tmp_path, dataset="d")
-    whole, damaged = directory.stored(str(tmp_path / "d.hdf5"), slice(None), None, {})
-    assert whole.steps == 5
-    assert "actions holds numbers that are not whole" in str(damaged)
+    stored = directory.stored(str(tmp_path / "d.hdf5"), slice(None), None, {})
+    assert next(stored)().steps == 5
+    with pytest.raises(UnreadableError, match="actions holds numbers that are not whole"):
+        next(stored)()
 
 
 @pytest.mark.parametrize("number", [np.inf, np.nan, 1e30, 2.0**63, np.uint64(2**64 - 1)])
 def test_numbers_beyond_64_bits_are_refused_where_integers_are_declared(number: Any) -> None:
     whole = np.asarray([1, 2**62], type(number))
     assert fitting(whole, np.int64, "action").tolist() == [1, 2**62]
-    with pytest.raises(DamagedEpisodeError, match="take more than 64 bits"):
+    with pytest.raises(UnreadableError, match="take more than 64 bits"):
         fitting(np.asarray([1, number], type(number)), np.int64, "action")
 
 
 @pytest.mark.parametrize("number", [1e39, -1e300])
 def test_numbers_beyond_float32_are_refused_and_infinite_ones_kept(number: float) -> None:
     assert fitting(np.asarray([-np.inf, 3e38]), np.float32, "action").tolist()[0] == -np.inf
-    with pytest.raises(DamagedEpisodeError, match="beyond the largest of float32"):
+    with pytest.raises(UnreadableError, match="beyond the largest of float32"):
         fitting(np.asarray([1, number]), np.float32, "action")
 
 

@@ -48,7 +48,7 @@ def test_metadata_and_a_video_of_several_parquet_files_are_read_once(
 
         return call
 
-    monkeypatch.setattr(tables, "read_packets", noted("packets", tables.read_packets))
+    monkeypatch.setattr(tables, "packets_of", noted("packets", tables.packets_of))
     monkeypatch.setattr(lerobot, "read_episodes", noted("episodes", lerobot.read_episodes))
     (dataset,) = resolve(spec_of(root)).datasets
     index = open_dataset_index(dataset, cache_dir=tmp_path / "cache")

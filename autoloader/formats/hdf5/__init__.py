@@ -30,8 +30,7 @@ from autoloader.formats.cache import JsonCache
 from autoloader.formats.dataset import PlainReader, ShardSlice
 from autoloader.formats.episodes import (
     ARRAY_SECTIONS,
-    REMEDY,
-    DamagedEpisodeError,
+    GiveEpisode,
     StoredEpisode,
     StoredFormat,
     fitting,
@@ -39,11 +38,11 @@ from autoloader.formats.episodes import (
     marks_of,
 )
 from autoloader.formats.features import ARRAY, SLAB, Feature
-from autoloader.formats.files import UnreadableError
+from autoloader.formats.files import UnreadableError, naming
 from autoloader.formats.frames import ArrayPicture, Encoded, SlabRead
 from autoloader.formats.hdf5.places import ArrayFrames, frames_of, refuse
 from autoloader.formats.hdf5.scan import (
-    FAULTS,
+    damaged,
     few,
     kind_of,
     language,
@@ -51,6 +50,7 @@ from autoloader.formats.hdf5.scan import (
     natural,
     opened,
     scan,
+    unfollowed,
 )
 from autoloader.formats.hdf5.schemas import LANGUAGE, SCHEMA_FILE, Schema, declared_in, schemas
 from autoloader.formats.plain import LazyPicture, Step, pixels_of
@@ -163,7 +163,7 @@ class Hdf5Directory(StoredFormat):
 
     def stored(
         self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
-    ) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+    ) -> Iterator[GiveEpisode]:
         """See ``StoredFormat``."""
         del notes
         records = range(len(self.episodes_of(path)))[only]
@@ -171,17 +171,14 @@ class Hdf5Directory(StoredFormat):
         try:
             with opened(path) as file:
                 for record in records:
-                    yield self._stored(file, path, record, stored)
+                    yield partial(self._stored, file, path, record, stored)
         except UnreadableError as error:
-            yield from [DamagedEpisodeError(str(error))] * len(records)
+            yield from [partial(_refuse, error)] * len(records)
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``."""
         with opened(path) as file:
-            try:
-                frames = self._frames(file, path, record, camera)
-            except DamagedEpisodeError as error:
-                raise ValueError(str(error)) from error
+            frames = self._frames(file, path, record, camera)
         data, found = mapped(path), list[Encoded]()
         for t in range(min(count, len(frames.offset))):
             begin, key = int(frames.offset[t]), int(frames.key[t])
@@ -206,11 +203,10 @@ class Hdf5Directory(StoredFormat):
             try:
                 with opened(path) as file:
                     self._frames(file, path, record, camera)
-            except (DamagedEpisodeError, UnreadableError) as error:
-                what, _, remedy = str(error).partition(REMEDY)
+            except UnreadableError as error:
                 raise SourceError(
-                    f"dataset {self.dataset}: {path}: {group}{': ' if group else ''}{what}",
-                    remedy=remedy
+                    f"dataset {self.dataset}: {path}: {group}{': ' if group else ''}{error.what}",
+                    remedy=error.remedy
                     or "write the file again, move it away, or name another feature in images",
                     dataset=self.dataset,
                 ) from error
@@ -221,13 +217,13 @@ class Hdf5Directory(StoredFormat):
 
     def _stored(
         self, file: Any, path: str, record: int, only: Collection[str] | None
-    ) -> StoredEpisode | DamagedEpisodeError:
-        """An episode as the index takes it."""
+    ) -> StoredEpisode:
+        """An episode as the index takes it. Raises UnreadableError."""
         group, steps, fault = self.episodes_of(path)[record]
         values: dict[str, Any] = {}
         if fault:
-            return DamagedEpisodeError(fault)
-        try:
+            raise UnreadableError(fault)
+        with damaged(group):
             for name, feature in self.features.items():
                 if only is not None and name not in only:
                     continue
@@ -238,37 +234,29 @@ class Hdf5Directory(StoredFormat):
                     values[name] = [(said or "").encode()]
                 elif feature.kind == "tensor" and feature.encoding is None:
                     values[name] = _numbers(_array(file, group, name, steps), name, feature)
-        except DamagedEpisodeError as error:
-            return error
-        except FAULTS as error:
-            return DamagedEpisodeError(f"{group}: {type(error).__name__}: {error}"[:200])
         return StoredEpisode(
             write_example(values), steps, partial(self._frames, file, path, record)
         )
 
     def _frames(self, file: Any, path: str, record: int, camera: str) -> ArrayFrames:
-        """Places of an episode's pictures.
-
-        Raises:
-            DamagedEpisodeError: there are none, or their layout is not read.
-        """
+        """Places of an episode's pictures; raises UnreadableError of a layout that is not read."""
         group, steps, _ = self.episodes_of(path)[record]
         schema = self.schema
-        try:
+        with damaged(camera):
             array = _array(file, group, camera, steps)
             wanted = self.features[camera].dtype
             what = "image" if wanted == "uint8" else "depth"
             if kind_of(array, steps)[:2] != (what, wanted):
                 own = f"{array.dtype} {array.shape[1:]}, and elsewhere {what} of {wanted}"
-                raise DamagedEpisodeError(f"{camera} is {own}")
+                raise UnreadableError(f"{camera} is {own}")
             encoded = array.ndim < 3  # a folder may have both
             order = (schema.encoded_order if encoded else "") or schema.channel_order
-            try:
+            with naming(camera):
                 return frames_of(array, path, bgr=order == "bgr", rotated=schema.rotate > 0)
-            except DamagedEpisodeError as error:
-                raise DamagedEpisodeError(f"{camera}: {error}") from error
-        except FAULTS as error:
-            raise DamagedEpisodeError(f"{camera}: {type(error).__name__}: {error}"[:200]) from error
+
+
+def _refuse(error: UnreadableError) -> StoredEpisode:
+    raise error
 
 
 def _state(place: Path) -> tuple[int, int] | None:
@@ -360,27 +348,27 @@ def _splits(scans: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[ShardSlic
 
 
 def _array(file: Any, group: str, name: str, steps: int) -> Any:
-    """A dataset of an episode, with a row for each step. Raises DamagedEpisodeError."""
+    """A dataset of an episode, with a row for each step. Raises UnreadableError."""
     whole = f"{group}/{name}".lstrip("/")
     if whole not in file:
-        raise DamagedEpisodeError(f"{whole} is not there")
-    if fault := linked(file, whole):
-        raise DamagedEpisodeError(f"{whole} is {fault}")
+        raise UnreadableError(f"{whole} is not there")
+    if kind := linked(file, whole):
+        raise unfollowed(whole, kind)
     array = file[whole]
     shape = getattr(array, "shape", None)
     if not shape or shape[0] != steps:
         has = f"{shape[0]} rows" if shape else "no rows"
-        raise DamagedEpisodeError(f"{whole} has {has}, and the episode {steps} steps")
+        raise UnreadableError(f"{whole} has {has}, and the episode {steps} steps")
     return array
 
 
 def _numbers(array: Any, name: str, feature: Feature) -> Any:
-    """A feature's values of an episode, flat. Raises DamagedEpisodeError."""
+    """A feature's values of an episode, flat. Raises UnreadableError."""
     refuse(array)
     if array.shape[1:] != feature.shape or array.dtype.kind not in "fiub":
-        raise DamagedEpisodeError(f"{name} has shape {array.shape[1:]}, not {feature.shape}")
+        raise UnreadableError(f"{name} has shape {array.shape[1:]}, not {feature.shape}")
     if array.nbytes > MOST_NUMBER_BYTES:
-        raise DamagedEpisodeError(f"{name} says that it has {array.nbytes:,} bytes")
+        raise UnreadableError(f"{name} says that it has {array.nbytes:,} bytes")
     dtype = np.float32 if "float" in feature.dtype else np.int64
     return fitting(array[()], dtype, name).reshape(-1)
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from autoloader.formats import files
 from autoloader.formats.arrays import FILTERS, ArrayCodec
-from autoloader.formats.episodes import REMEDY, DamagedEpisodeError
+from autoloader.formats.files import UnreadableError
 from autoloader.formats.tables import Section
 from autoloader.host.units import MIB, format_bytes
 
@@ -37,8 +37,8 @@ _SPREAD, _SLACK_BYTES = 4, MIB
 """A slab's chunks lie in a stretch of so many times their bytes, and so many more, at most."""
 _NAMES = {4: "szip", 5: "nbit", 6: "scaleoffset", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle",
           32015: "zstd", 32026: "blosc2"}  # fmt: skip
-_COPY = f"{REMEDY}copy the values into this file"
-_REPACK = f"{REMEDY}write the file again: `h5repack -f GZIP=4 IN OUT`"
+_COPY = "copy the values into this file"
+_REPACK = "write the file again: `h5repack -f GZIP=4 IN OUT`"
 _ROW = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 _HEAP_MAGIC, _HEAP_HEADER = b"GCOL", 16
 
@@ -86,19 +86,19 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
         rotated: as of ``ArrayCodec``.
 
     Raises:
-        DamagedEpisodeError: the layout is not read, or leaves the file.
+        UnreadableError: the layout is not read, or leaves the file.
     """
     refuse(array)
     if array.dtype.kind == "O":
         return _in_heaps(array, path, ArrayCodec((0,), bgr=bgr, rotated=rotated))
     rows = len(array)
     if array.dtype.byteorder == ">":
-        raise DamagedEpisodeError(f"numbers of type {array.dtype.str}, highest byte first")
+        raise UnreadableError(f"numbers of type {array.dtype.str}, highest byte first")
     row = _in_bytes(array, array.shape)[1:]
     nbytes = math.prod(row)
     if not 0 < nbytes <= MOST_PICTURE_BYTES:
         shape = "×".join(map(str, row))
-        raise DamagedEpisodeError(
+        raise UnreadableError(
             f"its shape is wrong: {shape} bytes a picture, and the most is {MOST_PICTURE_BYTES:,}"
         )
     size, none = os.stat(path).st_size, np.zeros(rows, np.int64)  # noqa: PTH116
@@ -106,7 +106,7 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
     if array.chunks is None:
         offset = array.id.get_offset()
         if offset is None:
-            raise DamagedEpisodeError(
+            raise UnreadableError(
                 "its values lie in the file's header (compact storage), or were never written"
             )
         places = offset + np.arange(rows, dtype=np.int64) * nbytes
@@ -115,16 +115,17 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
     chunk = _in_bytes(array, array.chunks)
     filters = _filters(array)
     if math.prod(chunk) > MOST_CHUNK_BYTES:
-        raise DamagedEpisodeError(
+        raise UnreadableError(
             f"its chunks have {format_bytes(math.prod(chunk))}, and the most is "
-            f"{format_bytes(MOST_CHUNK_BYTES)}{_REPACK}"
+            f"{format_bytes(MOST_CHUNK_BYTES)}",
+            _REPACK,
         )
     grid = [-(-rows // chunk[0]), *(-(-n // c) for n, c in zip(row, chunk[1:], strict=True))]
     table = _chunks(array, chunk, grid, size)
     slab, number = np.divmod(np.arange(rows, dtype=np.int64), chunk[0])
     if not filters and chunk[1:] == row:
         if (table[:, 1] != math.prod(chunk)).any():
-            raise DamagedEpisodeError("a chunk has another size than its shape says")
+            raise UnreadableError("a chunk has another size than its shape says")
         places = table[slab, 0] + number * nbytes
         return ArrayFrames(codec, places, none + nbytes, none, none, np.zeros((0, 3), np.int64))
     codec = ArrayCodec(row, chunk, filters, int(array.dtype.itemsize), bgr, rotated)
@@ -132,8 +133,8 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
     begin = by_slab[..., 0].min(axis=1)
     span = (by_slab[..., 0] + by_slab[..., 1]).max(axis=1) - begin
     if (span > _SPREAD * by_slab[..., 1].sum(axis=1) + _SLACK_BYTES).any() or span.max() >= 2**31:
-        raise DamagedEpisodeError(
-            f"the {codec.slab_chunks} chunks of a picture lie far apart in the file{_REPACK}"
+        raise UnreadableError(
+            f"the {codec.slab_chunks} chunks of a picture lie far apart in the file", _REPACK
         )
     return ArrayFrames(codec, begin[slab], span[slab], number, slab * codec.slab_chunks, table)
 
@@ -150,11 +151,11 @@ def _in_bytes(array: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def refuse(array: Any) -> None:
-    """Refuse a dataset whose values lie outside its file. Raises DamagedEpisodeError."""
+    """Refuse a dataset whose values lie outside its file. Raises UnreadableError."""
     if array.is_virtual:
-        raise DamagedEpisodeError(f"it is a virtual dataset of other files{_COPY}")
+        raise UnreadableError("it is a virtual dataset of other files", _COPY)
     if array.external:
-        raise DamagedEpisodeError(f"its values lie in other files{_COPY}")
+        raise UnreadableError("its values lie in other files", _COPY)
 
 
 def _filters(array: Any) -> tuple[int, ...]:
@@ -163,7 +164,7 @@ def _filters(array: Any) -> tuple[int, ...]:
     for one in found:
         if one not in FILTERS:
             name = _NAMES.get(one, "unknown")
-            raise DamagedEpisodeError(f"the filter {name} ({one}) is not supported{_REPACK}")
+            raise UnreadableError(f"the filter {name} ({one}) is not supported", _REPACK)
     return found
 
 
@@ -171,7 +172,7 @@ def _chunks(array: Any, chunk: tuple[int, ...], grid: list[int], size: int) -> I
     """[P, 3] place, size and filter mask of every chunk, in the order of the grid."""
     count = math.prod(grid)
     if count > MOST_CHUNKS:
-        raise DamagedEpisodeError(f"it has {count} chunks, and the most is {MOST_CHUNKS}{_REPACK}")
+        raise UnreadableError(f"it has {count} chunks, and the most is {MOST_CHUNKS}", _REPACK)
     table = np.full((count, 3), -1, np.int64)
     steps = [math.prod(grid[axis + 1 :]) for axis in range(len(grid))]
 
@@ -181,19 +182,17 @@ def _chunks(array: Any, chunk: tuple[int, ...], grid: list[int], size: int) -> I
 
     array.id.chunk_iter(note)
     if (table[:, 0] < 0).any():
-        raise DamagedEpisodeError(f"{int((table[:, 0] < 0).sum())} chunks were never written")
+        raise UnreadableError(f"{int((table[:, 0] < 0).sum())} chunks were never written")
     _within(int(table[:, 0].min()), 0, size)
     _within(int((table[:, 0] + table[:, 1]).max()), 0, size)
     if table[:, 1].max() > 2 * math.prod(chunk) + _SLACK_BYTES:
-        raise DamagedEpisodeError("a chunk says that it is larger packed than unpacked")
+        raise UnreadableError("a chunk says that it is larger packed than unpacked")
     return table
 
 
 def _within(offset: int, nbytes: int, size: int) -> None:
     if not 0 <= offset <= offset + nbytes <= size:
-        raise DamagedEpisodeError(
-            f"its pictures end at {offset + nbytes:,}, and the file at {size:,}"
-        )
+        raise UnreadableError(f"its pictures end at {offset + nbytes:,}, and the file at {size:,}")
 
 
 def _in_heaps(array: Any, path: str, codec: ArrayCodec) -> ArrayFrames:
@@ -204,12 +203,12 @@ def _in_heaps(array: Any, path: str, codec: ArrayCodec) -> ArrayFrames:
         if array.chunks is None:
             offset = array.id.get_offset()
             if offset is None:
-                raise DamagedEpisodeError("its rows were never written to the file")
+                raise UnreadableError("its rows were never written to the file")
             stretches = [(offset, rows)]
         else:
             if _filters(array):
-                raise DamagedEpisodeError(
-                    f"rows of varying length are not read through a filter{_REPACK}"
+                raise UnreadableError(
+                    "rows of varying length are not read through a filter", _REPACK
                 )
             chunk = tuple(map(int, array.chunks))
             table = _chunks(array, chunk, [-(-rows // chunk[0])], size)
@@ -224,7 +223,7 @@ def _in_heaps(array: Any, path: str, codec: ArrayCodec) -> ArrayFrames:
     for row, (length, heap, number) in enumerate(listed.tolist()):
         at, room = heaps[heap].get(number, (0, -1))
         if not 0 < length <= min(room, MOST_PICTURE_BYTES):
-            raise DamagedEpisodeError(f"row {row} has no picture: its heap has no {length} bytes")
+            raise UnreadableError(f"row {row} has no picture: its heap has no {length} bytes")
         offset[row] = at
     nothing = np.zeros((0, 3), np.int64)
     return ArrayFrames(codec, offset, listed["length"].astype(np.int64), none, none, nothing)
@@ -235,7 +234,7 @@ def _heap(file: int, address: int, size: int) -> dict[int, tuple[int, int]]:
     header = os.pread(file, _HEAP_HEADER, address) if 0 < address < size else b""
     nbytes = int.from_bytes(header[8:], "little")
     if header[:4] != _HEAP_MAGIC or not _HEAP_HEADER < nbytes <= size - address:
-        raise DamagedEpisodeError(
+        raise UnreadableError(
             f"the file is damaged: rows lie at byte {address:,}, where it has none"
         )
     found: dict[int, tuple[int, int]] = {}
@@ -247,7 +246,7 @@ def _heap(file: int, address: int, size: int) -> dict[int, tuple[int, int]]:
             break
         at += _HEAP_HEADER
         if number in found or at + length > address + nbytes:
-            raise DamagedEpisodeError(f"the heap at {address:,} is damaged")
+            raise UnreadableError(f"the heap at {address:,} is damaged")
         found[number] = at, length
         at += -(-length // 8) * 8
     return found

@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.errors import MissingExtraError
 from autoloader.formats import files
-from autoloader.formats.episodes import REMEDY
 from autoloader.formats.files import UnreadableError
 from autoloader.formats.hdf5.schemas import (
     LANGUAGE,
@@ -47,6 +45,18 @@ _LEAST_SIDE = 16
 """Of an array of numbers that is an image."""
 _DEPTHS = ("uint16", "int16", "float16", "float32")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG")
+_EXTERNAL = "an external link"
+
+
+@contextmanager
+def damaged(what: str) -> Iterator[None]:
+    """Turn what h5py raises of a damaged file into an ``UnreadableError`` that names the thing."""
+    try:
+        yield
+    except UnreadableError:
+        raise
+    except FAULTS as error:
+        raise UnreadableError(f"{what}: {type(error).__name__}: {error}"[:200]) from error
 
 
 @contextmanager
@@ -103,7 +113,7 @@ def scan(path: str, schema: Schema | None) -> dict[str, Any]:
         "lost": {}, "fps": None,
     }  # fmt: skip
     try:
-        with opened(path) as file:
+        with damaged("it is damaged"), opened(path) as file:
             if schema is None:
                 fits = (name for name, one in schemas().items() if all(p in file for p in one.has))
                 found["schema"] = next(fits, "")
@@ -120,10 +130,6 @@ def scan(path: str, schema: Schema | None) -> dict[str, Any]:
                 found["features"] = _features(file, path, whole[0], whole[1], schema)
     except UnreadableError as error:
         found["fault"] = str(error)
-    except MissingExtraError:
-        raise
-    except FAULTS as error:
-        found["fault"] = f"it is damaged: {type(error).__name__}: {error}"[:200]
     return found
 
 
@@ -134,19 +140,27 @@ def few(group: Any) -> str:
 
 
 def linked(group: Any, name: str) -> str:
-    """The kind of link that a member of a group is: "" where it lies in the group itself."""
+    """The kind of link on the way to a member of a group; "" where there is none."""
     import h5py
 
     for part in name.split("/"):
         link = group.get(part, getlink=True)
         if isinstance(link, h5py.ExternalLink):
-            return f"an external link, which is not followed{REMEDY}copy the data into the file"
+            return _EXTERNAL
         if isinstance(link, h5py.SoftLink):
-            return f"a soft link, which is not followed{REMEDY}name its target in the spec instead"
+            return "a soft link"
         group = group.get(part)
         if not isinstance(group, h5py.Group):
             break
     return ""
+
+
+def unfollowed(whole: str, kind: str) -> UnreadableError:
+    """Make the error for a path with a link on it; it is returned."""
+    remedy = "name its target in the spec instead"
+    if kind == _EXTERNAL:
+        remedy = "copy the data into the file"
+    return UnreadableError(f"{whole} is {kind}, which is not followed", remedy)
 
 
 def _episodes(file: Any, schema: Schema) -> Iterator[tuple[str, int, str]]:
@@ -155,16 +169,19 @@ def _episodes(file: Any, schema: Schema) -> Iterator[tuple[str, int, str]]:
     if schema.episodes:
         if schema.episodes not in file:
             raise UnreadableError(f"it has no group {schema.episodes!r}, but {few(file)}")
-        if fault := linked(file, schema.episodes):
-            raise UnreadableError(f"{schema.episodes} is {fault}")
+        if kind := linked(file, schema.episodes):
+            raise unfollowed(schema.episodes, kind)
         group = file[schema.episodes]
         if len(group) > MOST_EPISODES:
             raise UnreadableError(f"it has more than {MOST_EPISODES} episodes")
         names = [f"{schema.episodes}/{name}" for name in sorted(group, key=natural)]
     for name in names:
-        steps, fault = 0, f"{name} is {link}" if name and (link := linked(file, name)) else ""
+        steps, fault = 0, ""
         try:
-            steps = 0 if fault else _steps(file[name or "/"], schema)
+            if name and (kind := linked(file, name)):
+                fault = str(unfollowed(name, kind))
+            else:
+                steps = _steps(file[name or "/"], schema)
         except FAULTS as error:
             fault = f"{name or 'the file'}: {error}"[:200]
         yield name, steps, fault
@@ -178,8 +195,8 @@ def _steps(episode: Any, schema: Schema) -> int:
         path = next((one for choice in schema.action for one in choice if one in episode), "")
         if not path:
             raise ValueError("it has no attribute num_samples, and no action that the schema names")
-        if fault := linked(episode, path):
-            raise ValueError(f"{path} is {fault}")
+        if kind := linked(episode, path):
+            raise unfollowed(path, kind)
         steps = episode[path].shape[0]
     if not 0 < int(steps) < 2**31:
         raise ValueError(f"its length is {steps}")
@@ -247,8 +264,8 @@ def _walk(group: Any, above: str = "", depth: int = 0) -> Iterator[tuple[str, An
 
     for name in sorted(group):
         place = f"{above}{name}"
-        if fault := linked(group, name):
-            yield place, fault.partition(",")[0].partition(" ")[2]
+        if kind := linked(group, name):
+            yield place, kind.partition(" ")[2]
             continue
         one = group[name]
         if isinstance(one, h5py.Dataset):

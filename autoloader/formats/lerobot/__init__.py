@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from autoloader.formats import files
 from autoloader.formats.dataset import DatasetFormat, MissingVideos, PlainReader, ShardSlice, broken
-from autoloader.formats.episodes import DamagedEpisodeError, StoredEpisode, identity_of
+from autoloader.formats.episodes import GiveEpisode, identity_of
 from autoloader.formats.features import TASKS, VIDEO, Feature
 from autoloader.formats.frames import Encoded
 from autoloader.formats.lerobot.metadata import (
@@ -99,9 +99,9 @@ class LeRobotDirectory(LeRobotMetadata):
 
     def stored(
         self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
-    ) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+    ) -> Iterator[GiveEpisode]:
         """See ``StoredFormat``. Raises MissingExtraError where pyarrow is not installed."""
-        return EpisodesOfFile(path, wanted, self, self._videos).episodes(only, notes)
+        return EpisodesOfFile(path, wanted, self, self._videos, notes).episodes(only)
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``; of a video the first packets are read, of pictures the pages."""

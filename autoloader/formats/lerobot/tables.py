@@ -27,14 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.episodes import (
-    DamagedEpisodeError,
+    GiveEpisode,
     StoredEpisode,
     VideoFrames,
     changed_by,
     marks_of,
 )
 from autoloader.formats.features import PARQUET, TASKS, VIDEO
-from autoloader.formats.files import UnreadableError
+from autoloader.formats.files import Found, UnreadableError, naming
 from autoloader.formats.lerobot.metadata import (
     EPISODE,
     Episode,
@@ -46,7 +46,7 @@ from autoloader.formats.lerobot.parquet import PictureTable, read_columns, read_
 from autoloader.formats.lerobot.videos import LARGEST_DRIFT_FRAMES, Placement
 from autoloader.formats.records import write_example
 from autoloader.formats.tables import Section, Wanted
-from autoloader.formats.videos import PacketTable, read_packets
+from autoloader.formats.videos import PacketTable, packets_of
 from autoloader.spec.model import Timestamps
 
 Ints = NDArray[np.int64]
@@ -88,117 +88,109 @@ class EpisodesOfFile:
         wanted: features that are indexed; ``None``: every one is read, and no frames.
         known: the dataset that the file belongs to.
         videos: packets of the dataset's videos.
+        notes: filled with facts about the file that a person should know, as keys.
     """
 
     path: str
     wanted: Wanted | None
     known: LeRobotMetadata
     videos: Videos
+    notes: dict[str, None]
 
     def __post_init__(self) -> None:
         """Prepare what is found once a file; nothing is read yet."""
         self._timestamps = self.wanted.timestamps if self.wanted else "check"
-        self._notes: dict[str, None] = {}
-        self._pictures: dict[str, PictureTable | str] = {}
-        self._placed: dict[tuple[str, str], tuple[PacketTable, Placement] | str] = {}
+        self._moved: dict[str, None] = {}
+        self._rows = Found(self._read)
+        self._pictures = Found(self._read_pictures)
+        self._placed = Found(self._place_all)
 
-    def episodes(
-        self, only: slice, notes: dict[str, None]
-    ) -> Iterator[StoredEpisode | DamagedEpisodeError]:
+    def episodes(self, only: slice) -> Iterator[GiveEpisode]:
         """See ``StoredFormat.stored``; an episode that does not fit the metadata is damaged."""
-        stored = self.wanted.stored if self.wanted else None
-        rows: EpisodeRows | DamagedEpisodeError
-        try:
-            rows = EpisodeRows(self.path, self.known, stored, self._timestamps)
-        except DamagedEpisodeError as error:
-            rows = error
         for one in self.known.episodes.in_file(self.path, only):
-            try:
-                if isinstance(rows, DamagedEpisodeError):
-                    raise rows
-                own, record = rows.record(one)
-            except DamagedEpisodeError as error:
-                yield error
-            else:
-                shown_s = rows.times_s(own) if self._timestamps == "nearest" else None
-                frames = partial(self._frames, one, own, rows.count, shown_s)
-                yield StoredEpisode(record, one.length, frames, own.start)
-        if not isinstance(rows, DamagedEpisodeError):
-            notes |= rows.notes | self._notes
+            yield partial(self._episode, one)
+        self.notes.update(self._moved)
+
+    def _read(self, path: str) -> EpisodeRows:
+        stored = self.wanted.stored if self.wanted else None
+        return EpisodeRows(path, self.known, self.notes, stored, self._timestamps)
+
+    def _episode(self, one: Episode) -> StoredEpisode:
+        rows = self._rows[self.path]
+        own, record = rows.record(one)
+        shown_s = rows.times_s(own) if self._timestamps == "nearest" else None
+        return StoredEpisode(
+            record, one.length, partial(self._frames, one, own, shown_s), own.start
+        )
 
     def _frames(
-        self, one: Episode, rows: slice, count: int, times_s: Any, camera: str
+        self, one: Episode, rows: slice, times_s: Any, camera: str
     ) -> VideoFrames | PackedRows:
-        """Frames of an episode in rows of the Parquet file, which has ``count`` of them.
+        """Frames of an episode in rows of the Parquet file.
 
         Frames of videos are those nearest to ``times_s`` [T], unless it is ``None``.
 
         Raises:
-            DamagedEpisodeError: the frames are not there.
+            UnreadableError: the frames are not there.
         """
         if self.known.features[camera].encoding == VIDEO:
             found = self._place(camera, one)
             if times_s is None:
                 return found
             return replace(found, shown=found.first + nearest(found, times_s))
-        if camera not in self._pictures:
-            try:
-                self._pictures[camera] = read_pictures(self.path, camera, count)
-            except UnreadableError as error:
-                self._pictures[camera] = str(error)
         table = self._pictures[camera]
-        if isinstance(table, str):
-            raise DamagedEpisodeError(f"{camera}: {table}")
         lost = np.flatnonzero(table.offset[rows] < 0)
         if len(lost):
-            raise DamagedEpisodeError(
+            raise UnreadableError(
                 f"{camera}: row {lost[0]} of episode {one.index} has no picture in its Parquet file"
             )
         return PackedRows(table, rows.start)
+
+    def _read_pictures(self, camera: str) -> PictureTable:
+        with naming(camera):
+            return read_pictures(self.path, camera, self._rows[self.path].count)
+
+    def _place_all(self, place: tuple[str, str]) -> tuple[PacketTable, Placement]:
+        """(packets, the first frames of all episodes) of a camera's video."""
+        table, by_row = self.videos.table(place[1]), self._timestamps == "ignore"
+        fps = self.known.fps
+        return table, self.known.episodes.placed(*place, len(table), fps, by_row=by_row)
 
     def _place(self, camera: str, one: Episode) -> VideoFrames:
         """Place of an episode in its video.
 
         Raises:
-            DamagedEpisodeError: the frames are not there, or not at their times.
+            UnreadableError: the frames are not there, or not at their times.
         """
         place, fps = one.videos.get(camera), self.known.fps
-        by_row = self._timestamps == "ignore"
         if place is None:
-            raise DamagedEpisodeError(
+            raise UnreadableError(
                 f"{camera}: the list of episodes does not say in which video episode "
                 f"{one.index} lies, and where"
             )
         name = f"{camera}, {'/'.join(place.path.split('/')[-2:])}"
-        key = camera, place.path
-        if key not in self._placed:
-            table = self.videos.table(place.path)
-            self._placed[key] = (
-                table
-                if isinstance(table, str)
-                else (table, self.known.episodes.placed(*key, len(table), fps, by_row=by_row))
-            )
-        video = self._placed[key]
-        if isinstance(video, str):
-            raise DamagedEpisodeError(f"{name}: the video cannot be read: {video}")
-        table, placed = video
-        if one.index in placed.lost:
-            raise DamagedEpisodeError(f"{name}: {placed.lost[one.index]}")
-        first = placed.first[one.index]
-        if placed.note:
-            self._notes[f"{name}: {placed.note}"] = None
-        if not by_row:
-            stop = first + one.length
-            off = np.abs(table.shown_s[first:stop] * fps - np.arange(first, stop))
-            worst = int(np.argmax(off))
-            if off[worst] > LARGEST_DRIFT_FRAMES:
-                shown_s = table.shown_s[first + worst]
-                raise DamagedEpisodeError(
-                    f"{name}: frame {first + worst} is shown at {shown_s:.3f} s; at {fps:g} frames "
-                    f"a second it is {(first + worst) / fps:.3f} s; timestamps: ignore takes "
-                    "frames by their number"
-                )
+        with naming(name):
+            table, placed = self._placed[camera, place.path]
+            if one.index in placed.lost:
+                raise UnreadableError(placed.lost[one.index])
+            first = placed.first[one.index]
+            if placed.note:
+                self._moved[f"{name}: {placed.note}"] = None
+            if self._timestamps != "ignore":
+                _check_drift(table, slice(first, first + one.length), fps)
         return VideoFrames(place.path, table, first)
+
+
+def _check_drift(table: PacketTable, frames: slice, fps: float) -> None:
+    """Refuse frames of a video that are not shown at their times. Raises UnreadableError."""
+    off = np.abs(table.shown_s[frames] * fps - np.arange(frames.start, frames.stop))
+    worst = int(np.argmax(off))
+    if off[worst] > LARGEST_DRIFT_FRAMES:
+        number = frames.start + worst
+        raise UnreadableError(
+            f"frame {number} is shown at {table.shown_s[number]:.3f} s; at {fps:g} frames a second "
+            f"it is {number / fps:.3f} s; timestamps: ignore takes frames by their number"
+        )
 
 
 def nearest(frames: VideoFrames, times_s: NDArray[np.float64]) -> Ints:
@@ -224,7 +216,7 @@ class Videos:
     def __init__(self, episodes: EpisodeList) -> None:
         self._lock = threading.Lock()
         self._reading: dict[str, threading.Lock] = {}
-        self._kept: OrderedDict[str, PacketTable | str] = OrderedDict()
+        self._kept: OrderedDict[str, PacketTable] = OrderedDict()
         self._episodes = episodes
 
     @cached_property
@@ -233,19 +225,12 @@ class Videos:
         of, paths = self._episodes, self._episodes.data.paths
         return Counter(video for path in paths for video in of.videos_of(path, of.videos))
 
-    def table(self, path: str) -> PacketTable | str:
-        """The packets of a video, or why there are none; a Parquet file asks once."""
+    def table(self, path: str) -> PacketTable:
+        """The packets of a video; a Parquet file asks once. Raises UnreadableError."""
         with self._lock:
             mine = self._reading.setdefault(path, threading.Lock())
         with mine:
-            found = self._kept.get(path)
-            if found is None:
-                try:
-                    found = read_packets(path)
-                except UnreadableError as error:
-                    found = str(error)
-                except OSError as error:
-                    found = str(error.strerror or error)
+            found = self._kept.get(path) or packets_of(path)
             with self._lock:
                 self._left[path] -= 1
                 self._kept[path] = found
@@ -273,16 +258,16 @@ class EpisodeRows:
     Args:
         path: path of the Parquet file.
         known: the dataset that the file belongs to.
+        notes: filled with facts about the file that a person should know, as keys.
         only: features that are wanted; ``None``: every one, without texts of tasks if no list says
             what they are. Columns of pictures must be there, and are not read.
         timestamps: rule by which rows get their frames.
 
     Attributes:
         count: number of the file's rows.
-        notes: facts about the file that a person should know, as keys.
 
     Raises:
-        DamagedEpisodeError: the file is missing or damaged, or lacks a column.
+        UnreadableError: the file is missing or damaged, or lacks a column.
         SourceError: tasks are wanted, and their list is missing or broken.
         OSError: the file cannot be read.
         MissingExtraError: pyarrow is not installed.
@@ -292,11 +277,11 @@ class EpisodeRows:
         self,
         path: str,
         known: LeRobotMetadata,
-        only: Collection[str] | None = None,
-        timestamps: Timestamps = "check",
+        notes: dict[str, None],
+        only: Collection[str] | None,
+        timestamps: Timestamps,
     ) -> None:
-        self._known, self._timestamps = known, timestamps
-        self.notes: dict[str, None] = {}
+        self._known, self._notes, self._timestamps = known, notes, timestamps
         self._features = {
             one.path: one
             for one in known.features.values()
@@ -312,20 +297,21 @@ class EpisodeRows:
         numbers = [one for one in every if one.kind == "tensor"]
         pictures = [one.path for one in every if one.encoding == PARQUET]
         wanted = [_EPISODE, *(one.path for one in numbers), *strings, *of_tasks.values()]
+        lost: list[str] = []
 
         def there(columns: Sequence[str]) -> list[str]:
-            lost = [name for name in (*wanted, *pictures) if name not in columns]
-            if lost:
-                raise DamagedEpisodeError(f"its Parquet file has no column {lost[0]!r}")
+            lost.extend(name for name in (*wanted, *pictures) if name not in columns)
             return [one for one in dict.fromkeys([*wanted, _FRAME, _TIME]) if one in columns]
 
         try:
             table = read_columns(path, there)
         except UnreadableError as error:
-            raise DamagedEpisodeError(f"its Parquet file cannot be read: {error}") from error
+            raise UnreadableError(f"its Parquet file cannot be read: {error}") from error
         except FileNotFoundError as error:
             name = "/".join(path.split("/")[-2:])
-            raise DamagedEpisodeError(f"its Parquet file {name} is missing") from error
+            raise UnreadableError(f"its Parquet file {name} is missing") from error
+        if lost:
+            raise UnreadableError(f"its Parquet file has no column {lost[0]!r}")
         self.count: int = table.num_rows
 
         def single(name: str, dtype: Any, nothing: Any) -> NDArray[Any]:
@@ -372,17 +358,17 @@ class EpisodeRows:
         """Rows of an episode, checked by the list of episodes and the frame rate.
 
         Raises:
-            DamagedEpisodeError: the rows are not there, not in order, not at their times, or a
+            UnreadableError: the rows are not there, not in order, not at their times, or a
                 value is missing.
         """
         if one.damage:
-            raise DamagedEpisodeError(one.damage)
+            raise UnreadableError(one.damage)
         left, right = np.searchsorted(self._sorted, [one.index, one.index + 1]).tolist()
         own = self._order[left:right]
         if len(own) != one.length or not one.length:
             name = "/".join(one.path.split("/")[-2:])
             rows_there = f"{len(own)} rows" if len(own) else "no row"
-            raise DamagedEpisodeError(
+            raise UnreadableError(
                 f"{name} has {rows_there} of episode {one.index}, which has {one.length} frames in "
                 "it by the list of episodes: look at its length and its file there"
             )
@@ -391,21 +377,19 @@ class EpisodeRows:
         steps = np.arange(one.length)
         in_order = self._frame is None or np.array_equal(self._frame[rows], steps)
         if own[-1] != first + one.length - 1 or not in_order:
-            raise DamagedEpisodeError(
-                f"the rows of episode {one.index} are not its frames in order"
-            )
+            raise UnreadableError(f"the rows of episode {one.index} are not its frames in order")
         if self._time_s is not None and self._timestamps != "ignore":
             self._check_times(self._time_s[rows] * self._known.fps, one)
         for key, (_, bad) in self._numbers.items():
             if bad[rows].any():
-                raise DamagedEpisodeError(
+                raise UnreadableError(
                     f"{key}: row {int(np.argmax(bad[rows]))} of episode {one.index} has not as "
                     "many numbers as the metadata says, or one that the declared type cannot hold"
                 )
         for feature, column in self._of_tasks.items():
             lost = set(column[rows].tolist()) - set(self._tasks)
             if lost:
-                raise DamagedEpisodeError(
+                raise UnreadableError(
                     f"{feature} is empty in a row of episode {one.index}"
                     if min(lost) < 0
                     else f"{feature} {min(lost)} of episode {one.index} is not in the dataset's "
@@ -423,12 +407,12 @@ class EpisodeRows:
         if abs(offset) <= _LARGEST_OFFSET_FRAMES and np.abs(off - offset).max() <= _STEADY_FRAMES:
             nearest = self._timestamps == "nearest"
             done = "frames are those nearest to them" if nearest else "that is taken off"
-            self.notes[
+            self._notes[
                 f"the times of its rows begin at {offset / fps:.3f} s and not at 0; {done}"
             ] = None
             return
         worst = int(np.argmax(np.abs(off)))
-        raise DamagedEpisodeError(
+        raise UnreadableError(
             f"row {worst} of episode {one.index} has the time {frames[worst] / fps:.3f} s; at "
             f"{fps:g} frames a second it is {worst / fps:.3f} s; write timestamp = frame_index / "
             "fps, or set timestamps: ignore, which takes frames by the numbers of the rows"
