@@ -312,9 +312,20 @@ class Wire:
     _later: collections.deque[bytes] = field(default_factory=lambda: collections.deque(maxlen=64))
     _buffer: bytearray = field(default_factory=bytearray)
     _descriptors: list[int] = field(default_factory=list)
+    _inode: int = 0
 
     def __post_init__(self) -> None:
         self.socket.settimeout(None)  # whatever socket.setdefaulttimeout says
+        self._inode = os.fstat(self.socket.fileno()).st_ino
+
+    @property
+    def torn(self) -> bool:
+        """True where other code of this process closed the socket; a poll of it never ends."""
+        number = self.socket.fileno()
+        try:
+            return number >= 0 and os.fstat(number).st_ino != self._inode
+        except OSError:
+            return self.socket.fileno() >= 0
 
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send one message.

@@ -142,6 +142,9 @@ class Worker:
             with self._lock:
                 every = list(self.trainers)
             for trainer in every:
+                if trainer.wire.torn:
+                    logger.critical("a function of the spec closed descriptors of this process")
+                    os._exit(1)
                 trainer.beat(time.monotonic_ns())
                 trainer.wire.send_waiting()
             trainers = {trainer.pidfd: trainer for trainer in every if trainer.pidfd >= 0}

@@ -18,7 +18,8 @@ from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
-from autoloader.errors import PipelineError, SpecError, UnsupportedError
+from autoloader.errors import PipelineError, SpecError, UnsupportedError, WorkerError
+from autoloader.host import supervision
 from autoloader.samples.transforms import transform
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
@@ -68,6 +69,10 @@ def cycle(batch):
 def forks(batch):
     os.fork()
     return {"x": np.full(len(batch["language"]), os.getpid(), np.int32)}
+
+def closes(batch):
+    os.closerange(3, 1024)
+    return {"x": np.zeros(len(batch["language"]), np.int32)}
 
 def slow(batch):
     time.sleep(0.05)
@@ -182,6 +187,18 @@ def test_a_fork_in_which_it_returns_too_ends_and_says_nothing_to_the_trainer(
     with opened(spec, isolation="process") as loader:
         pids = [pid for batch in loader for pid in batch["x"].tolist()]
         assert pids == [loader.statistics().worker_pid] * 11
+
+
+def test_a_child_whose_descriptors_it_closes_ends_and_says_why(
+    robot: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "MAX_RESTARTS", 0)
+    spec = spec_with(robot, "batch_functions:closes", {"x": {"dtype": "int32"}})
+    with (
+        opened(spec, isolation="process") as loader,
+        pytest.raises(WorkerError, match="a function of the spec closed descriptors"),
+    ):
+        next(iter(loader))
 
 
 @pytest.mark.parametrize(
