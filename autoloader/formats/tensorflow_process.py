@@ -18,9 +18,11 @@ import logging
 import os
 import pickle
 import select
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from typing import IO, Any, cast
 
 from autoloader.host.extras import require
@@ -113,7 +115,7 @@ class TensorFlowProcess:
             return
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError), _without_sigpipe():
                     pipe.close()
         try:
             process.wait(2.0)
@@ -128,8 +130,22 @@ atexit.register(process.close)
 
 def send(pipe: IO[bytes], message: object) -> None:
     """Write one message into a pipe between processes of this package."""
-    pipe.write(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
-    pipe.flush()
+    with _without_sigpipe():
+        pipe.write(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
+        pipe.flush()
+
+
+@contextlib.contextmanager
+def _without_sigpipe() -> Iterator[None]:
+    """A pipe without a reader raises in this thread, whatever the program does at SIGPIPE."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
+    try:
+        yield
+    except BrokenPipeError:
+        signal.sigtimedwait([signal.SIGPIPE], 0)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def receive(pipe: IO[bytes]) -> Any:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autoloader.formats.tensorflow_process import TensorFlowProcess
+from autoloader.formats.tensorflow_process import ProcessEndedError, TensorFlowProcess
 
 INTERRUPTS = """
 import os, signal, sys
@@ -32,3 +32,20 @@ def test_a_question_that_ctrl_c_cuts_leaves_no_answer_for_the_next_one() -> None
         signal.signal(signal.SIGALRM, before)
     assert asked._process is None
     assert process.returncode == 0
+
+
+def test_a_program_that_lets_sigpipe_end_it_outlives_the_process() -> None:
+    asked = TensorFlowProcess()
+    asked._process = process = subprocess.Popen(
+        ["/bin/true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    asked._path = list(sys.path)
+    process.wait()
+    caught: list[int] = []
+    before = signal.signal(signal.SIGPIPE, lambda number, _: caught.append(number))
+    try:
+        with pytest.raises(ProcessEndedError):
+            asked.ask(("files", "list", ("x" * 2**20,)))
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+    assert caught == []
