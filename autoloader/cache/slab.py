@@ -142,9 +142,8 @@ def _pages_of(descriptor: int, size: int) -> mmap.mmap:
         return mmap.mmap(descriptor, size, mmap.MAP_SHARED)
     except (OSError, ValueError, OverflowError) as error:
         raise PipelineError(
-            f"{format_bytes(size)} of address space for the frame cache are refused: {error}",
-            remedy="allow this process more address space (ulimit -v); the memory it takes is "
-            "what cache_bytes says",
+            f"the frame cache got no address space of {format_bytes(size)}: {error}",
+            remedy="raise this process's limit of address space (ulimit -v), or lower cache_bytes",
         ) from error
 
 

@@ -129,7 +129,7 @@ def _refuse_further(word: str, parts: Sequence[str]) -> None:
     known = {*Knobs.model_fields, *PipelineSpec.model_fields, "knobs", "spec", "defaults"}
     if all(part.partition("=")[0].partition(".")[0] in known for part in parts[1:]):
         raise UsageError(
-            f"--set {word}: one knob or field for each --set",
+            f"--set {word}: one --set sets one knob or field",
             remedy=f"write {' '.join(f'--set {part}' for part in parts)}",
         )
 
@@ -964,8 +964,8 @@ def _as_ours(error: Exception, program: str, words: Sequence[str]) -> Autoloader
     if isinstance(error, MemoryError) or (limited and isinstance(error, ImportError)):
         told = f"; ulimit -v is {format_bytes(limit)}" if limited else ""
         return BudgetInfeasibleError(
-            f"this process got no more memory{told}{f': {error}' if str(error) else ''}",
-            remedy="raise or lift the limit, or close what else uses memory",
+            f"the process is out of memory{told}{f': {error}' if str(error) else ''}",
+            remedy="raise the limit, or close other programs that use memory",
         )
     return None
 

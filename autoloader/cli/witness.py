@@ -761,7 +761,7 @@ class TransformedEpisode:
             result = _call(transform, episode, len(steps))
         except Exception as error:  # the user's code
             raise SourceError(
-                f"{transform.call}, applied to what plain TFDS reads, raises "
+                f"{transform.call} fails on an episode as tfds reads it: "
                 f"{type(error).__name__}: {error}",
                 remedy="let the function read only features that the dataset has",
             ) from error

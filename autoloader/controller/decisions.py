@@ -148,8 +148,8 @@ def replay(lines: Iterable[str], *, origin: str = "the log") -> Replayed:
         except (KeyError, ValidationError, KnobError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise UsageError(
-                f"{origin}, line {number}: not a record of a decision log: {first}",
-                remedy="give a log that nobody edited, and use the version of autoloader that "
+                f"{origin}, line {number} is not a decision that this version can replay: {first}",
+                remedy="give the log as it was written, and use the version of autoloader that "
                 "wrote it",
             ) from error
         decisions += 1

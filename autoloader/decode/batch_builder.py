@@ -519,10 +519,10 @@ class BatchBuilder:
             _, place, reason = pending.bad[0]
             name = self._names[place.dataset]
             raise SourceError(
-                f"no sample of a batch of {pending.batch.rows} can be used; dataset {name!r}, "
-                f"record {place.record} of shard {place.shard}: {reason}",
-                remedy="check the features that the spec names, or remove the dataset from the "
-                "spec",
+                f"none of the {pending.batch.rows} samples of a batch can be used; the first is of "
+                f"dataset {name!r}, record {place.record} of shard {place.shard}: {reason}",
+                remedy="repair the dataset, name other features in the spec, or remove the "
+                "dataset from it",
                 dataset=name,
             )
         texts = languages(pending.views, pending.batch)

@@ -50,9 +50,7 @@ class DepthDecoder:
             UndecodableFrameError: the bytes are no such frame, or a value does not fit.
         """
         if isinstance(encoded, (VideoFrame, PackedPicture)):
-            raise UndecodableFrameError(
-                "a frame of a video or a packed picture, whose depth is not read"
-            )
+            raise UndecodableFrameError("depth is not read from videos or packed pictures")
         rotated = False
         try:
             if isinstance(encoded, ArrayPicture):
@@ -98,11 +96,13 @@ def _pictured(encoded: bytes | memoryview, feature: Feature) -> NDArray[Any]:
     picture = decoded(encoded, cv2.IMREAD_UNCHANGED)
     if feature.dtype == "uint16":
         if picture.dtype != np.uint16 or picture.ndim != 2:
-            raise UndecodableFrameError(f"a picture of {_told(picture)} where depth is 16 bits")
+            raise UndecodableFrameError(
+                f"the picture has {_told(picture)}, and depth has one of 16 bits"
+            )
         return picture
     if picture.dtype != np.uint8 or picture.shape[2:] != (4,):
         raise UndecodableFrameError(
-            f"a picture of {_told(picture)} where depth is four bytes of a float32 each"
+            f"the picture has {_told(picture)}, and float32 depth has four of 8 bits"
         )
     in_order = np.ascontiguousarray(picture[..., [2, 1, 0, 3]])  # OpenCV swaps the first and third
     return in_order.view("<f4")[..., 0]
@@ -117,7 +117,7 @@ def _unpacked(packed: bytes | memoryview, nbytes: int) -> bytes:
     """``nbytes`` bytes that zlib has packed; another number is an ``UndecodableFrameError``."""
     found = zlib.decompressobj().decompress(packed, nbytes + 1)
     if len(found) != nbytes:
-        raise UndecodableFrameError(f"{len(found)} bytes where a frame has {nbytes}")
+        raise UndecodableFrameError(f"a frame has {nbytes} bytes, and {len(found)} were found")
     return found
 
 

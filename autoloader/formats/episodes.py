@@ -259,7 +259,7 @@ class FileTables:
         told = data[marks[:, None] + np.arange(MARK.size)].view("<u4")
         of = set(told[:, 0].tolist())
         if len(of) > 1:
-            raise UnreadableError(f"{feature.path} shows frames of several cameras")
+            raise UnreadableError(f"{feature.path} mixes frames of several cameras")
         camera, steps = self.cameras[of.pop()], told[:, 1].astype(np.int64)
         if (self.features[camera].encoding == VIDEO) != (feature.key in self._of_videos):
             raise UnreadableError(

@@ -31,7 +31,9 @@ def check_picture(read: Callable[[int, int], bytes]) -> tuple[int, int]:
     except (struct.error, IndexError) as error:
         raise UnreadableError("its header is cut off") from error
     if not 0 < height * width <= MOST_PIXELS:
-        raise UnreadableError(f"it has {height}×{width} pixels")
+        raise UnreadableError(
+            f"it has {height}×{width} pixels, and the most is {MOST_PIXELS:,} in all"
+        )
     return height, width
 
 
@@ -46,7 +48,7 @@ def _size(front: bytes, read: Callable[[int, int], bytes]) -> tuple[int, int]:
         return height, width
     if front[:4] == b"RIFF" and front[8:12] == b"WEBP":
         return _webp(front)
-    raise UnreadableError("it is no JPEG, PNG, GIF or WebP")
+    raise UnreadableError("it is not a JPEG, PNG, GIF or WebP")
 
 
 def _webp(front: bytes) -> tuple[int, int]:
@@ -59,7 +61,7 @@ def _webp(front: bytes) -> tuple[int, int]:
     elif kind == b"VP8 ":
         width, height = (one & 0x3FFF for one in struct.unpack_from("<HH", front, 26))
     else:
-        raise UnreadableError("it is no WebP that is read")
+        raise UnreadableError("this kind of WebP is not supported")
     return height, width
 
 
@@ -74,7 +76,9 @@ def _jpeg(front: bytes, read: Callable[[int, int], bytes]) -> tuple[int, int]:
         if marker in _STARTS:
             height, width, colours = struct.unpack_from(">HHB", front, at - base + 5)
             if colours not in (1, 3):
-                raise UnreadableError(f"it is a JPEG of {colours} colours (CMYK)")
+                raise UnreadableError(
+                    f"its JPEG has {colours} colours, which is not supported; save it as RGB"
+                )
             return height, width
         size = int.from_bytes(front[at - base + 2 : at - base + 4], "big")
         at += 1 if marker == 0xFF else 2 + size

@@ -101,7 +101,7 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
                     )
                 if not rows and os.pread(file.fileno(), packet.size, packet.pos) != bytes(packet):
                     raise UnreadableError(
-                        f"its packets do not lie in the file as decoders take them "
+                        f"its packets are not stored as decoders need them "
                         f"({container.format.name}); mend it with ffmpeg -i IN -c copy OUT.mp4"
                     )
                 is_key = packet.is_keyframe and (codec != "h264" or _is_intra(bytes(packet), setup))
@@ -125,7 +125,7 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     shown = time[packet_of]
     if len(doubled := np.flatnonzero(np.diff(shown) <= 0)):
         parts = hidden[packet_of[doubled]].any() or hidden[packet_of[doubled + 1]].any()
-        raise UnreadableError(_PARTS if parts else "two of its frames are shown at one time")
+        raise UnreadableError(_PARTS if parts else "two of its frames have the same time")
     number = np.empty_like(packet_of)
     number[packet_of] = np.arange(len(packet_of))
     # Frames that come behind a keyframe and are shown before it depend on the keyframe before.

@@ -132,7 +132,8 @@ class Gr00tLayout:
         tag, known = str(getattr(embodiment, "value", embodiment)), EMBODIMENTS[release]
         if inputs == "padded" and tag not in known:
             raise UsageError(
-                f"embodiment {tag!r}: {release} has no number for it", remedy=nearest(tag, known)
+                f"GR00T {release} has no number for the embodiment tag {tag!r}",
+                remedy=nearest(tag, known),
             )
         self._number = known.get(tag, -1)
 
@@ -150,7 +151,7 @@ class Gr00tLayout:
             return self._padded(batch)
         if len(self._names) > 1 and "dataset_index" not in batch:
             raise UsageError(
-                "the batch has steps of several datasets, and does not say which step is whose",
+                "the batch mixes several datasets, but does not say which dataset each step is of",
                 remedy="write metadata: full (or dataset_only) at the top of the spec",
             )
         return list(self._steps(batch, dataset_names or self._dataset_names))

@@ -155,8 +155,8 @@ def with_helpers(plan: LoaderPlan, helpers: str | None) -> LoaderPlan:
     if helpers is None:
         if plan.knobs.helper_slots and not plan.profile.profile.knobs.helper_slots:
             raise KnobError(
-                f"helper_slots={plan.knobs.helper_slots}, and no host is asked to help",
-                remedy='use helpers="ray", or take helper_slots out',
+                f"helper_slots={plan.knobs.helper_slots} is set, but no helpers are given",
+                remedy='add helpers="ray", or leave helper_slots out',
             )
         knobs = Knobs.build({"helper_slots": 0}, base=plan.knobs)
         return replace(plan, knobs=knobs, limits=replace(plan.limits, helpers=0))
@@ -170,8 +170,8 @@ def with_helpers(plan: LoaderPlan, helpers: str | None) -> LoaderPlan:
     require("ray", f'helpers="{kind}"')
     if plan.knobs.reader != "indexed":
         raise UsageError(
-            f'helpers="{kind}": helpers read by index, and reader: {plan.knobs.reader} is in force '
-            f"({plan.reader_reason})",
+            f'helpers="{kind}" needs reader: indexed, but this mixture takes reader: '
+            f"{plan.knobs.reader} ({plan.reader_reason})",
             remedy="use reader: indexed (the data must lie on a file system that all hosts see), "
             "or leave helpers out",
         )

@@ -230,9 +230,10 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     places = sorted({state["position"] for state in read})
     if len(places) > 1 or (of_part and parts != [(rank, len(read)) for rank in range(len(read))]):
         raise UsageError(
-            f"states of (rank, world size) {', '.join(map(str, parts))} at positions "
-            f"{', '.join(map(str, places))} are not one of each rank, saved after the same step",
-            remedy="gather the state of every rank, in their order, after the same step",
+            f"join_states needs one state of each rank, saved after the same step; these are of "
+            f"(rank, world size) {', '.join(map(str, parts))}, saved at positions "
+            f"{', '.join(map(str, places))}",
+            remedy="gather the states after the same step, and pass them in the order of the ranks",
         )
     for rank, state in enumerate(read):
         differing = _all_differences({key: first.get(key) for key in _SHARED}, state)

@@ -62,7 +62,7 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
         _refuse_streams(mixture, away, who if pinned == "stream" else why)
         if pinned == "indexed":
             raise SpecError(
-                f"{field}: indexed, but {why}",
+                f"{field}: indexed is not possible: {why}",
                 remedy="pip install 'autoloader-rlds[remote]', use reader: stream (or auto), "
                 "or copy the data to a local disk",
             )
@@ -108,7 +108,7 @@ def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], w
     if (needed := _index_needed(mixture)) is not None:
         what, way_out = needed
         raise SpecError(
-            f"{what}, and the mixture would be streamed: {why}",
+            f"{what}, but the mixture would be streamed: {why}",
             remedy=f"use reader: auto, copy remote data to a local disk, or {way_out}",
         )
 

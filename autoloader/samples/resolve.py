@@ -492,7 +492,7 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     timed = declared.timestamps
     if timed != "check" and not directory.numbered:
         raise SpecError(
-            f"{where}.timestamps: {timed}, and {directory.path} is a {directory.title} dataset, "
+            f"{where}.timestamps: {timed}, but {directory.path} is a {directory.title} dataset, "
             "whose rows have no times",
             remedy="leave it out",
         )

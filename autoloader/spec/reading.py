@@ -349,7 +349,9 @@ def _measured(node: Any, known: dict[int, tuple[int, int] | None], depth: int) -
     found = known.get(key)
     if found is None:
         if key in known:
-            raise _LimitError(f"{line}: &{node.anchor} holds itself by an alias")
+            raise _LimitError(
+                f"{line}: the value named &{node.anchor} contains itself, by an alias"
+            )
         known[key] = None
         values = height = 0
         if depth <= MAX_DEPTH and isinstance(node, CollectionNode):

@@ -109,7 +109,7 @@ class DeltaTimestamps(Block):
             if step < 1 or any(after - row != step for row, after in itertools.pairwise(rows)):
                 raise SpecError(
                     f"{field}: {list(self.action)} are frames {list(rows)} at {fps:g} a second, "
-                    "and each action row lies as far behind the one before",
+                    "which are not evenly spaced",
                     remedy=f"write times {1 / fps:g} s apart, or a multiple of it, in order",
                 )
             found |= {"action_start": rows[0], "action_horizon": len(rows), "action_step": step}
@@ -120,8 +120,8 @@ def _offsets(times: Sequence[float], fps: float, field: str) -> tuple[int, ...]:
     beside = [time for time in times if abs(time * fps - round(time * fps)) / fps > TOLERANCE_S]
     if beside:
         raise SpecError(
-            f"{field}: {beside} are not times of frames: at {fps:g} frames a second one comes "
-            f"every {1 / fps:g} s",
+            f"{field}: no frame lies at {beside} s: at {fps:g} frames a second they are "
+            f"{1 / fps:g} s apart",
             remedy=f"write multiples of {1 / fps:g} s, within {TOLERANCE_S:g} s",
         )
     return tuple(round(time * fps) for time in times)

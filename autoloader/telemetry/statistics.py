@@ -598,10 +598,10 @@ def _read(read: Callable[[Any], Statistics], found: Any) -> Statistics:
     try:
         moment = read(found)
     except ValueError as error:
-        what = f"not a moment of a run: {' '.join(str(error).split())[:300]}"
+        what = f"the line holds no statistics of a run: {' '.join(str(error).split())[:300]}"
         raise UsageError(what, remedy=remedy) from error
     if not moment.run:
-        raise UsageError("not a moment of a run: it names none", remedy=remedy)
+        raise UsageError("the line does not name its run", remedy=remedy)
     return moment
 
 

@@ -50,7 +50,7 @@ def test_the_stream_reader_is_refused_by_name(plan: LoaderPlan) -> None:
     streamed = replace(
         plan, knobs=Knobs.build({"reader": "stream"}, base=plan.knobs), reader_reason="as set"
     )
-    with pytest.raises(UsageError, match=r"reader: stream is in force \(as set\)"):
+    with pytest.raises(UsageError, match=r"takes reader: stream \(as set\)"):
         with_helpers(streamed, "ray@10.0.0.1:6379")
 
 

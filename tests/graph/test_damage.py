@@ -271,7 +271,7 @@ def test_one_bad_record_is_borne_even_where_none_is_allowed(tmp_path: Path) -> N
 def test_a_batch_of_which_nothing_decodes_is_a_source_error(tmp_path: Path) -> None:
     bad = [episode(0, 8, **{"observation/image": [b"broken"] * 8})]
     mixture = mixture_of(write_dataset(tmp_path, [bad]))
-    with Running(mixture) as running, pytest.raises(SourceError, match="no sample of a batch of 4"):
+    with Running(mixture) as running, pytest.raises(SourceError, match="none of the 4 samples"):
         running.batches(2)
 
 

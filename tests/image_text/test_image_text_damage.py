@@ -57,25 +57,26 @@ def bad_records(folder: Path) -> dict[str, tuple[Any, str]]:
     (folder / "folder").mkdir()
     (folder.parent / "secret.png").write_bytes(encoded(5))
     shown = {name: (record(9, [name]), said) for name, said in {
-        "empty": "header is cut off|no JPEG", "text": "it is no JPEG", "cut": "cut off",
+        "empty": "header is cut off|not a JPEG", "text": "it is not a JPEG", "cut": "cut off",
         "huge.png": "pixels", "none.png": "pixels", "bomb.gif": "pixels", "bomb.webp": "pixels",
-        "ink.jpg": "CMYK", "loop.jpg": "damaged|cut off", "pipe": "no file", "folder": "no file",
+        "ink.jpg": "4 colours", "loop.jpg": "damaged|cut off",
+        "pipe": "not a file", "folder": "not a file",
         "missing.png": "No such file", "../secret.png": "lies outside",
         str(folder.parent / "secret.png"): "lies outside", "x/../../secret.png": "lies outside",
-        "a\0b": "no path", "n" * 5000: "too long",
+        "a\0b": "the path of a picture", "n" * 5000: "too long",
     }.items()}  # fmt: skip
     return shown | {
-        "no JSON": ('{"conversations": [', "it is no JSON"),
-        "deep": ("[" * 100_000, "it is no JSON"),
-        "a number": ("17", "no JSON object"),
+        "no JSON": ('{"conversations": [', "it is not JSON"),
+        "deep": ("[" * 100_000, "it is not JSON"),
+        "a number": ("17", "not a JSON object"),
         "no text": ({"image": "good.png"}, "it has no text"),
         "a video": (record(9, []) | {"video": "x.mp4"}, "videos"),
         "a role": ({"conversations": [{"from": "cat", "value": "x"}]}, "the role 'cat'"),
         "no value": ({"conversations": [{"from": "human"}]}, "no text"),
-        "a turn": ({"conversations": ["x"]}, "no object"),
-        "marks": (record(9, ["good.png"] * 2) | {"image": "good.png"}, "1 pictures and 2 marks"),
-        "unused": (record(9, ["good.png"]) | {"image": ["good.png"] * 3}, "3 pictures and 1 marks"),
-        "no path": (record(9, ["good.png"]) | {"image": {"a": 1}}, "no path"),
+        "a turn": ({"conversations": ["x"]}, "not a JSON object"),
+        "marks": (record(9, ["good.png"] * 2) | {"image": "good.png"}, "2 times, but it"),
+        "unused": (record(9, ["good.png"]) | {"image": ["good.png"] * 3}, "but it names 3"),
+        "no path": (record(9, ["good.png"]) | {"image": {"a": 1}}, "the path of a picture"),
     }
 
 
@@ -128,7 +129,7 @@ def test_a_row_whose_picture_lies_elsewhere_is_left_out_by_name(tmp_path: Path) 
         seen = {place[3] for batch in loader for place in batch["provenance"].tolist()}
         (bad,) = loader.quarantined()
     assert (bad.record, seen) == (1, {0, 2, 3, 4})
-    assert "a path and no bytes" in bad.reason
+    assert "it is only a path" in bad.reason
 
 
 @pytest.mark.parametrize("nothing", [None, b""])
@@ -224,14 +225,14 @@ def textless(path: Path) -> Path:
     ("name", "make", "said"),
     [
         ("a.json", broken_list, "broken from byte"),
-        ("b.json", second_list, "more lies behind"),
+        ("b.json", second_list, "more text after the end"),
         ("a.tar", junk, "no tar"),
         ("b.tar", lambda path: cut(write_tar(path, [1] * 9)), "cut off|damaged"),
         ("c.tar", lying_tar, "cut off|damaged"),
-        ("a.parquet", junk, "no Parquet"),
-        ("b.parquet", lambda path: cut(write_parquet(path, [1] * 9)), "no Parquet"),
+        ("a.parquet", junk, "not a Parquet"),
+        ("b.parquet", lambda path: cut(write_parquet(path, [1] * 9)), "not a Parquet"),
         ("c.parquet", listed_pictures, "lists of pictures"),
-        ("d.parquet", textless, "no column of texts"),
+        ("d.parquet", textless, "none of the text columns"),
     ],
 )
 def test_files_that_are_broken_are_named(

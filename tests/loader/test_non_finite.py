@@ -113,7 +113,7 @@ def test_a_batch_without_any_finite_sample_is_a_source_error(tmp_path: Path) -> 
     nothing = {"action": [math.nan] * 2 * STEPS}
     written = write_dataset(tmp_path, [[episode(k, STEPS, encode=png, **nothing) for k in (0, 1)]])
     with load("indexed", written, non_finite="drop", max_corrupt_ratio=1) as loader:
-        with pytest.raises(SourceError, match="no sample of a batch of 4 can be used") as caught:
+        with pytest.raises(SourceError, match="none of the 4 samples") as caught:
             list(loader)
         assert "action at t" in caught.value.what
 

@@ -247,8 +247,8 @@ class Hdf5Directory(StoredFormat):
             wanted = self.features[camera].dtype
             what = "image" if wanted == "uint8" else "depth"
             if kind_of(array, steps)[:2] != (what, wanted):
-                own = f"{array.dtype} {array.shape[1:]}, and elsewhere {what} of {wanted}"
-                raise UnreadableError(f"{camera} is {own}")
+                own = f"{camera} is {array.dtype} of shape {array.shape[1:]} here"
+                raise UnreadableError(f"{own}, but {what} of {wanted} in other episodes")
             encoded = array.ndim < 3  # a folder may have both
             order = (schema.encoded_order if encoded else "") or schema.channel_order
             with naming(camera):

@@ -93,13 +93,15 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
         return _in_heaps(array, path, ArrayCodec((0,), bgr=bgr, rotated=rotated))
     rows = len(array)
     if array.dtype.byteorder == ">":
-        raise UnreadableError(f"numbers of type {array.dtype.str}, highest byte first")
+        raise UnreadableError(
+            f"its numbers are big-endian ({array.dtype.str}), which is not supported"
+        )
     row = _in_bytes(array, array.shape)[1:]
     nbytes = math.prod(row)
     if not 0 < nbytes <= MOST_PICTURE_BYTES:
         shape = "×".join(map(str, row))
         raise UnreadableError(
-            f"its shape is wrong: {shape} bytes a picture, and the most is {MOST_PICTURE_BYTES:,}"
+            f"a picture has {shape} bytes, and 1 to {MOST_PICTURE_BYTES:,} are supported"
         )
     size, none = os.stat(path).st_size, np.zeros(rows, np.int64)  # noqa: PTH116
     codec = ArrayCodec(row, bgr=bgr, rotated=rotated)
@@ -125,7 +127,7 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
     slab, number = np.divmod(np.arange(rows, dtype=np.int64), chunk[0])
     if not filters and chunk[1:] == row:
         if (table[:, 1] != math.prod(chunk)).any():
-            raise UnreadableError("a chunk has another size than its shape says")
+            raise UnreadableError("the size of a chunk does not fit its shape")
         places = table[slab, 0] + number * nbytes
         return ArrayFrames(codec, places, none + nbytes, none, none, np.zeros((0, 3), np.int64))
     codec = ArrayCodec(row, chunk, filters, int(array.dtype.itemsize), bgr, rotated)

@@ -164,7 +164,7 @@ class ImageTextDirectory(DatasetFormat):
         """
         first = next((slices[0] for slices in self.splits.values() if slices), None)
         if first is None:
-            raise UnreadableError("no file of records has any")
+            raise UnreadableError("its files hold no record")
         path, most, missing = first.path, 0, ""
         read, fault = False, ""
         column = self.packed.get(path, "")
@@ -289,7 +289,7 @@ class ImageTextDirectory(DatasetFormat):
             try:
                 found = os.fstat(file)
                 if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_PICTURE_BYTES:
-                    raise UnreadableError(f"it has {found.st_size} bytes, or is no file")
+                    raise UnreadableError(f"it is not a file of 1 to {MOST_PICTURE_BYTES:,} bytes")
                 check_picture(partial(os.pread, file))
             finally:
                 os.close(file)
@@ -383,7 +383,9 @@ def _look_within(file: int, places: Sequence[tuple[int, ...]]) -> None:
     """Check pictures that lie in a file. Raises UnreadableError."""
     for begin, size in places:
         if size > MOST_PICTURE_BYTES:
-            raise UnreadableError(f"a picture has {size} bytes")
+            raise UnreadableError(
+                f"a picture has {size:,} bytes, and the most is {MOST_PICTURE_BYTES:,}"
+            )
         with naming("a picture"):
             check_picture(partial(_within, file, begin, size))
 
@@ -396,7 +398,9 @@ def _packed_place(table: PictureTable, row: int, data: memoryview) -> tuple[int,
     """Place of a row's picture, once its header was looked at. Raises UnreadableError."""
     with naming("its picture"):
         if table.size[row] <= 0:
-            raise UnreadableError("it has a path and no bytes; write the bytes into the file")
+            raise UnreadableError(
+                "it is only a path; write the picture's bytes into the Parquet file"
+            )
         (picture,) = table.pictures(data, slice(row, row + 1))
         found = picture.picture()
         check_picture(lambda n, at: bytes(found[at : at + n]))

@@ -64,14 +64,14 @@ class Record:
             raw = {"caption": text.decode()} if caption else json.loads(text)
         except (ValueError, RecursionError) as error:
             what = "text" if caption else "JSON"
-            raise UnreadableError(f"it is no {what}: {error}"[:160]) from error
+            raise UnreadableError(f"it is not {what}: {error}"[:160]) from error
         if not isinstance(raw, Mapping):
-            raise UnreadableError("it is no JSON object")
+            raise UnreadableError("it is not a JSON object")
         if any(raw.get(key) for key in _VIDEOS):
-            raise UnreadableError("it has videos, which are not read")
+            raise UnreadableError("it names videos, which are not supported")
         turns = tuple(_turns(raw))
         if not turns:
-            raise UnreadableError(f"it has no text: none of {', '.join(_TEXTS)}")
+            raise UnreadableError(f"it has no text: none of the keys {', '.join(_TEXTS)}")
         return cls(turns, tuple(_pictures(raw)))
 
     @property
@@ -100,7 +100,9 @@ class Record:
         """Refuse marks that disagree with the pictures. Raises UnreadableError."""
         marks = sum(text.count(MARK) for _, text in self.turns)
         if marks and marks != pictures:
-            raise UnreadableError(f"it has {pictures} pictures and {marks} marks {MARK}")
+            raise UnreadableError(
+                f"its text has {MARK} {marks} times, but it names {pictures} pictures"
+            )
 
 
 def _turns(raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -112,7 +114,7 @@ def _turns(raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     for turn in said if isinstance(said, list) else ():
         if not isinstance(turn, Mapping):
-            raise UnreadableError(f"a turn of {key} is no object")
+            raise UnreadableError(f"a turn of {key} is not a JSON object")
         if key == "texts":
             pairs = [(role, turn.get(role)) for role in ("user", "assistant")]
         else:
@@ -127,7 +129,7 @@ def _pictures(raw: Mapping[str, Any]) -> Iterator[str]:
     named = raw.get("images") or raw.get("image") or []
     for one in named if isinstance(named, list) else [named]:
         if not isinstance(one, str) or not one or "\0" in one:
-            raise UnreadableError("a picture is no path")
+            raise UnreadableError("the path of a picture is empty or not text")
         yield one
 
 
@@ -195,7 +197,9 @@ def _in_list(file: BinaryIO, at: int) -> Iterator[Found]:
             k += 1
         if k < len(text) and text[k] == "]":
             if text[k + 1 :].strip() or file.read(_CHUNK_BYTES).strip():
-                raise UnreadableError(f"more lies behind the JSON list's end, byte {base + k}")
+                raise UnreadableError(
+                    f"there is more text after the end of the JSON list, at byte {base + k}"
+                )
             return
         size = _CHUNK_BYTES
         end = -1
@@ -294,7 +298,9 @@ def texts_at(path: str, places: NDArray[np.int64], ends: NDArray[np.int64]) -> l
                 try:
                     size = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape").size
                 except tarfile.TarError as error:
-                    raise UnreadableError("a member is not where it was") from error
+                    raise UnreadableError(
+                        "a file in it is not where it was when it was indexed"
+                    ) from error
                 end = place + min(size, MOST_BYTES)
             text = os.pread(file, end - place, place)
             found.append(Record.parse(text if caption else _trimmed(text), caption=caption))
@@ -326,14 +332,14 @@ def rows_of_parquet(path: str) -> tuple[int, str]:
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
-        raise UnreadableError(f"it is no Parquet file: {error}"[:160]) from error
+        raise UnreadableError(f"it is not a Parquet file: {error}"[:160]) from error
     if not set(_TEXTS) & set(schema.names):
-        raise UnreadableError(f"it has no column of texts: none of {', '.join(_TEXTS)}")
+        raise UnreadableError(f"it has none of the text columns {', '.join(_TEXTS)}")
     for name in {"image", "images"} & set(schema.names):
         of = schema.field(name).type
         if types.is_list(of) and types.is_struct(of.value_type):
             raise UnreadableError(
-                f"{name} holds lists of pictures, which are read of JSON and tar files alone"
+                f"{name} holds lists of pictures; in Parquet, a row has one picture"
             )
         if types.is_struct(of):
             return rows, name

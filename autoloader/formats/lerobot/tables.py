@@ -165,8 +165,8 @@ class EpisodesOfFile:
         place, fps = one.videos.get(camera), self.known.fps
         if place is None:
             raise UnreadableError(
-                f"{camera}: the list of episodes does not say in which video episode "
-                f"{one.index} lies, and where"
+                f"{camera}: the list of episodes does not say where in which video file "
+                f"episode {one.index} is"
             )
         name = f"{camera}, {'/'.join(place.path.split('/')[-2:])}"
         with naming(name):
@@ -188,8 +188,8 @@ def _check_drift(table: PacketTable, frames: slice, fps: float) -> None:
     if off[worst] > LARGEST_DRIFT_FRAMES:
         number = frames.start + worst
         raise UnreadableError(
-            f"frame {number} is shown at {table.shown_s[number]:.3f} s; at {fps:g} frames a second "
-            f"it is {number / fps:.3f} s; timestamps: ignore takes frames by their number"
+            f"frame {number} is at {table.shown_s[number]:.3f} s, but at {fps:g} frames a second "
+            f"it should be at {number / fps:.3f} s; timestamps: ignore takes frames by their number"
         )
 
 

@@ -147,10 +147,10 @@ def _looked_up(features: Mapping[str, Feature], where: str) -> tuple[str, str]:
         height, width, *_ = (*feature.shape, None, None)
         if height is None or width is None:
             raise SpecError(
-                f"{where}.files: auto, and features.json gives no size of {feature.path!r}, by "
-                "which public files are told from rewritten ones",
-                remedy="say which they are, since channels hang on it: files: public, or files: "
-                "rewritten (256×256 JPEG, as Octo and OpenVLA trained on)",
+                f"{where}.files: auto tells public files from rewritten ones by the size of "
+                f"{feature.path!r}, and features.json does not give it",
+                remedy="write files: public, or files: rewritten (256×256 JPEG, as Octo and "
+                "OpenVLA trained on); the order of colour channels depends on it",
             )
         as_rewritten = (height, width) == (SIDE, SIDE) or max(height, width) < LEAST
         if not as_rewritten or feature.encoding == "png":

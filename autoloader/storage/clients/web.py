@@ -294,7 +294,7 @@ def _meant(error: Exception, path: str) -> Exception:
     if isinstance(error, http.client.IncompleteRead | ssl.SSLEOFError):
         return faults.cut_off(path)
     if isinstance(error, ssl.SSLError):
-        return faults.PassingError("no trusted connection (TLS)", path)
+        return faults.PassingError("the server's TLS certificate is not trusted", path)
     if isinstance(error, TimeoutError):
         return faults.PassingError("no answer in time", path, lost=True)
     if isinstance(error, OSError | http.client.HTTPException):
