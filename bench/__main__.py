@@ -16,8 +16,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.child import ChildFailedError
 from bench.report import RESULTS, save, show, write_page
-from bench.runner import Patience, TurnFailedError
+from bench.runner import Patience
 from bench.scenario import load_scenarios
 from bench.suite import run_suite
 
@@ -36,7 +37,7 @@ def main() -> int:
     try:
         chosen = [scenarios[name] for name in names]
         run = run_suite(chosen, pairs=arguments.pairs, patience=patience)
-    except TurnFailedError as error:
+    except ChildFailedError as error:
         print(f"bench: {error}", file=sys.stderr)
         return 4
     path = save(run, arguments.out)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -45,17 +44,15 @@ ONLY_WRIST = "demo_peg_insert"
 SHARDS, SHARD_EPISODES = 4, 3
 EVEN = ("even_1", "even_5", "even_15", "even_29", "tiny")
 
-Progress = Callable[[int, int], None]
 
-
-def ensure_data(name: str, progress: Progress | None = None) -> Path:
+def ensure_data(name: str) -> Path:
     """The ``mix.yaml`` of the named mixture, built in the cache directory on first use.
 
     Raises:
         ValueError: there is no mixture of that name.
     """
     if name in DEMO_SCALES:
-        return ensure_demo(scale=DEMO_SCALES[name], progress=progress)
+        return ensure_demo(scale=DEMO_SCALES[name])
     root = cache_root() / "bench"
     if name in drawn.DRAWINGS:
         place = root / f"{name}-{drawn.FORMAT}"
@@ -63,13 +60,13 @@ def ensure_data(name: str, progress: Progress | None = None) -> Path:
             build_whole(place, partial(drawn.draw, name))
         return place / "mix.yaml"
     if name == "octo":
-        return _octo(ensure_demo(progress=progress), root)
+        return _octo(ensure_demo(), root)
     if name not in EVEN:
         known = ", ".join((*DEMO_SCALES, "octo", *EVEN, *drawn.DRAWINGS))
         raise ValueError(f"there is no mixture {name!r}; there are {known}")
     place = root / f"even-{FORMAT}"
     if not place.exists():
-        source = ensure_demo(progress=progress).parent / SOURCE / "1.0.0"
+        source = ensure_demo().parent / SOURCE / "1.0.0"
         build_whole(place, partial(_build_even, source))
     return place / f"{name}.yaml"
 

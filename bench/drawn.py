@@ -15,7 +15,7 @@ Not here: where they are kept (``bench.data``).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from typing import Any
 import cv2
 import numpy as np
 import simplejpeg
-from numpy.typing import NDArray
 
 from bench.records import Values, example_bytes, write_records
 from bench.versions import write_mix, write_version
@@ -85,7 +84,7 @@ def draw(name: str, place: Path) -> None:
 
 
 def _episode(drawing: Drawing, rng: np.random.Generator) -> bytes:
-    pictures: Values = [encoded_picture(drawing, rng) for _ in range(drawing.steps)]
+    pictures: Values = [_picture(drawing, rng) for _ in range(drawing.steps)]
     words: Values = [b"put the drawing away"] * drawing.steps
     return example_bytes(
         {
@@ -97,28 +96,16 @@ def _episode(drawing: Drawing, rng: np.random.Generator) -> bytes:
     )
 
 
-def encoded_picture(drawing: Drawing, rng: np.random.Generator) -> bytes:
+def _picture(drawing: Drawing, rng: np.random.Generator) -> bytes:
     """One frame as it is stored."""
-    encode: Callable[[NDArray[np.uint8]], bytes] = _png if drawing.png else _jpeg
-    return encode(_picture(drawing, rng))
-
-
-def _picture(drawing: Drawing, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """One frame, [H, W, 3]."""
     coarse = rng.integers(0, 256, (drawing.height // 24, drawing.width // 24, 3), np.uint8)
     shape = (drawing.width, drawing.height)
     smooth = cv2.resize(coarse, shape, interpolation=cv2.INTER_CUBIC).astype(np.int16)
     grain = rng.integers(-drawing.grain, drawing.grain + 1, smooth.shape, np.int16)
-    picture: NDArray[np.uint8] = np.clip(smooth + grain, 0, 255).astype(np.uint8)
-    return picture
-
-
-def _jpeg(picture: NDArray[np.uint8]) -> bytes:
+    picture: Any = np.clip(smooth + grain, 0, 255).astype(np.uint8)
+    if drawing.png:
+        return bytes(cv2.imencode(".png", picture[..., ::-1])[1])
     return bytes(simplejpeg.encode_jpeg(picture, quality=85))
-
-
-def _png(picture: NDArray[np.uint8]) -> bytes:
-    return bytes(cv2.imencode(".png", picture[..., ::-1])[1])
 
 
 def features(drawing: Drawing) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bench.paired import Estimate, estimate, paired_ratios, spread
+from bench.paired import Estimate, estimate, paired_ratios
 from bench.peers import LIMITS
 from bench.scenario import FigureSpec, Scenario
 from bench.shares import share_errors
@@ -44,11 +44,6 @@ class Figure:
     more_is_better: bool
     gate: str = "interval"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return {**fields, "value": self.value.as_dict()}
-
 
 QUIET_CPUS = 0.15
 """Processors that others may use during a turn that counts as calm."""
@@ -56,16 +51,7 @@ QUIET_CPUS = 0.15
 ENOUGH_CALM = 6
 """Calm rounds from which on the others are left out; six give a 95 % interval."""
 
-LESS_IS_BETTER = (
-    "first_batch_s",
-    "opened_batch_s",
-    "close_s",
-    "peak_bytes",
-    "cpu_ms_per_sample",
-    "decodes_per_sample",
-    "storage_correlation",
-    "same_episode_ratio",
-)
+MORE_IS_BETTER = ("samples_per_s", "distinct_episodes")
 
 
 def work_out(scenario: Scenario, turns: Turns) -> list[Figure]:
@@ -89,12 +75,10 @@ def _figure(scenario: Scenario, spec: FigureSpec, turns: Turns) -> Figure:
         rounds = calm_rounds(turns, (spec.of, against))
         other = _series(turns, against, spec.measure)
         ratios = paired_ratios([own[i] for i in rounds], [other[i] for i in rounds])
+        value = estimate(ratios)
         if spec.kind == "spread":
-            wide = 100 * spread(ratios)
-            found = estimate(ratios)
-            value = Estimate(wide, wide, wide, found.confidence, found.count)
-        else:
-            value = estimate(ratios)
+            wide = 50 * (value.high - value.low)  # half the interval, in per cent
+            value = replace(value, median=wide, low=wide, high=wide)
     return Figure(
         scenario.name,
         spec.title,
@@ -103,16 +87,15 @@ def _figure(scenario: Scenario, spec: FigureSpec, turns: Turns) -> Figure:
         against,
         target(spec),
         met(spec, value.median),
-        spec.kind not in ("spread", "share_error") and spec.measure not in LESS_IS_BETTER,
+        spec.kind not in ("spread", "share_error") and spec.measure in MORE_IS_BETTER,
         spec.gate,
     )
 
 
 def best(turns: Turns, names: Sequence[str], measure: str) -> str:
     """The contender with the best median, so that nobody is compared with a weak one."""
-    medians = {name: statistics.median(_series(turns, name, measure)) for name in names}
-    choose = min if measure in LESS_IS_BETTER else max
-    return choose(medians, key=lambda name: medians[name])
+    choose = max if measure in MORE_IS_BETTER else min
+    return choose(names, key=lambda name: statistics.median(_series(turns, name, measure)))
 
 
 def calm_rounds(turns: Turns, names: Sequence[str]) -> list[int]:

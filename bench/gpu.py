@@ -38,6 +38,7 @@ from rich.table import Table
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.host.gpu import gpu_names
 from autoloader.process.torch_side import mapped
+from bench.control.trainer import endless
 from bench.host import fingerprint
 from bench.processes import tree_cpu_s, tree_pss_bytes
 
@@ -77,7 +78,7 @@ def copies(spec: PipelineSpec) -> list[Row]:
     """Seconds of a step by way of copying, five rounds in turn; medians."""
     step = Step(0.03)
     with _loader(spec, replay_one_batch=True) as loader:
-        batches = _endless(loader)
+        batches = endless(loader)
         move = loader.transfer("cuda:0")
         nbytes = 0
 
@@ -135,7 +136,7 @@ def decoding(
             continue
         fixed = {"decode_threads": threads, "decode_processes": processes, "ring_slots": 16}
         with _loader(spec, knobs=fixed | {"cache_bytes": 0} | reader, controller=False) as loader:
-            batches = _endless(loader)
+            batches = endless(loader)
             for _ in range(20):
                 next(batches)
             count, spent = 0, tree_cpu_s(os.getpid())
@@ -161,7 +162,7 @@ def loop(
         step, rates = Step(wanted), []
         for ideal in (True, False):
             with _loader(spec, replay_one_batch=ideal, knobs=reader) as loader:
-                move, batches = loader.transfer("cuda:0"), _endless(loader)
+                move, batches = loader.transfer("cuda:0"), endless(loader)
                 moved = map(move, batches)
                 _trained(moved, step, seconds / (10 if ideal else 2), free)
                 rates.append(_trained(moved, step, seconds / 2, free))
@@ -188,7 +189,7 @@ def loop(
 def climb(spec: PipelineSpec, seconds: float, reader: dict[str, Any]) -> Iterator[Row]:
     """The controller's way up from two threads of one process, nobody computing."""
     with _loader(spec, knobs={"decode_threads": 2, "decode_processes": 1} | reader) as loader:
-        batches, began = _endless(loader), time.perf_counter()
+        batches, began = endless(loader), time.perf_counter()
         looked, count, held = began, 0, None
         while (now := time.perf_counter()) - began < seconds:
             count += len(next(batches)["action"])
@@ -214,11 +215,6 @@ def _trained(batches: Iterator[Any], step: Step, seconds: float, free: bool) -> 
             torch.cuda.synchronize()
     torch.cuda.synchronize()
     return count / (time.perf_counter() - began)
-
-
-def _endless(loader: AutoLoader) -> Iterator[Any]:
-    while True:
-        yield from loader
 
 
 def _loader(spec: PipelineSpec, **more: Any) -> AutoLoader:

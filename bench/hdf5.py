@@ -18,8 +18,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -30,6 +28,7 @@ import cv2
 import h5py
 import numpy as np
 
+from bench.child import answer
 from bench.paired import in_turn
 from bench.processes import tree_cpu_s, tree_pss_bytes
 
@@ -149,12 +148,12 @@ def measured(who: str, path: Path, seconds: float) -> dict[str, float]:
 
 def main() -> None:
     """Measure each set in turn, and print a line for each side."""
-    words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("sets", nargs="*", default=[*SETS])
-    words.add_argument("--rounds", type=int, default=4)
-    words.add_argument("--seconds", type=float, default=8.0)
-    words.add_argument("--one", nargs=2)
-    given = words.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sets", nargs="*", default=[*SETS])
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--one", nargs=2)
+    given = parser.parse_args()
     if given.one:
         print(json.dumps(measured(given.one[0], Path(given.one[1]), given.seconds)))
         return
@@ -164,10 +163,8 @@ def main() -> None:
             found: dict[str, list[dict[str, float]]] = {}
             for order in in_turn(["usual", "ours", "near", "torch"], given.rounds):
                 for who in order:
-                    command = [sys.executable, "-m", "bench.hdf5", "--one", who, str(path)]
-                    command += ["--seconds", str(given.seconds)]
-                    told = subprocess.run(command, check=True, capture_output=True, text=True)
-                    found.setdefault(who, []).append(json.loads(told.stdout.splitlines()[-1]))
+                    words = ["--one", who, str(path), "--seconds", str(given.seconds)]
+                    found.setdefault(who, []).append(answer("bench.hdf5", *words))
             for who, rows in found.items():
                 row = {key: statistics.median(one[key] for one in rows) for key in rows[0]}
                 print(name, who, {key: round(value, 1) for key, value in row.items()}, flush=True)

@@ -14,7 +14,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 CONFIDENCE = 0.95
 
@@ -38,10 +37,6 @@ class Estimate:
 
     def __str__(self) -> str:
         return f"{self.median:.3f} ({self.low:.3f} – {self.high:.3f}, {self.confidence:.0%})"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -87,12 +82,6 @@ def paired_ratios(of: Sequence[float], against: Sequence[float]) -> list[float]:
     if any(divisor <= 0 for divisor in against):
         raise ValueError("a measurement of zero cannot be divided by")
     return [one / other for one, other in zip(of, against, strict=True)]
-
-
-def spread(ratios: Sequence[float]) -> float:
-    """How far like differs from like: half the interval's width, from A-against-A ratios."""
-    found = estimate(ratios)
-    return (found.high - found.low) / 2
 
 
 def in_turn(names: Sequence[str], rounds: int) -> list[list[str]]:

@@ -141,9 +141,9 @@ def resident_bytes(pid: int) -> int:
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(kinds))
 
 
-def in_memfd(address: int, pid: int | str = "self") -> bool:
-    """Whether an address of a process lies in memory of a memfd."""
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+def in_memfd(address: int) -> bool:
+    """Whether an address of this process lies in memory of a memfd."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
         first, _, last = line.partition(" ")[0].partition("-")
         if int(first, 16) <= address < int(last, 16):
             return "/memfd:" in line
@@ -157,12 +157,14 @@ class MemoryOverTime:
         samples: seconds since the beginning, bytes.
     """
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self) -> None:
         self._stop = threading.Event()
-        self._began_s = time.monotonic()
         self.samples: list[tuple[float, int]] = []
-        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __call__(self, pid: int) -> MemoryOverTime:
+        """Of which process."""
+        self._thread = threading.Thread(target=self._run, args=(pid,), daemon=True)
+        return self
 
     def __enter__(self) -> MemoryOverTime:
         self._thread.start()
@@ -172,11 +174,12 @@ class MemoryOverTime:
         self._stop.set()
         self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, pid: int) -> None:
+        began_s = time.monotonic()
         while not self._stop.wait(EVERY_S):
-            held = tree_pss_bytes(self._pid)
+            held = tree_pss_bytes(pid)
             if held:  # nothing is: it has ended
-                self.samples.append((round(time.monotonic() - self._began_s, 2), held))
+                self.samples.append((round(time.monotonic() - began_s, 2), held))
 
     @property
     def peak_bytes(self) -> int:

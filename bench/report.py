@@ -28,7 +28,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from autoloader.telemetry.charts import PALETTE, Line, Timeline, over_time, render
+from autoloader.telemetry.charts import Line, Timeline, over_time, render
 from bench.figures import limit_shares
 
 RESULTS = Path(__file__).with_name("results")
@@ -64,7 +64,7 @@ def merged(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def show(run: Mapping[str, Any], console: Console) -> None:
     """Prints contenders and figures."""
-    console.print(_host_line(run))
+    console.print(host_line(run))
     for name, scenario in run["scenarios"].items():
         columns, contenders = _contenders(scenario)
         if contenders:
@@ -87,25 +87,6 @@ def write_page(run: Mapping[str, Any], path: Path) -> Path:
     text = render("bench", "bench.html.jinja", tables=console.export_text(), scenarios=scenarios)
     path.write_text(text)
     return path
-
-
-def write_memory_plot(
-    run: Mapping[str, Any], scenario: str, contenders: Sequence[str], path: Path
-) -> None:
-    """Draws memory over time of a scenario's contenders, or of all where none is named, as SVG."""
-    turns = run["scenarios"][scenario]["turns"]
-    chart = _memory_chart(scenario, {name: turns[name] for name in contenders or turns})
-    path.write_text(standalone(chart))
-
-
-def standalone(svg: str) -> str:
-    """A chart as a file of its own, with colours for light and dark."""
-    light = ";".join(f"--{name}:{colour}" for name, (colour, _) in PALETTE.items())
-    dark = ";".join(f"--{name}:{colour}" for name, (_, colour) in PALETTE.items())
-    style = f"svg{{{light};font-family:system-ui,sans-serif}}"
-    style = f"<style>{style}@media (prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
-    head = '<svg xmlns="http://www.w3.org/2000/svg"'
-    return svg.replace("<svg", head, 1).replace(">", f">{style}", 1) + "\n"
 
 
 def _memory_chart(key: str, turns: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -160,7 +141,8 @@ _CONTENDER_COLUMNS: tuple[tuple[str, str, float, int], ...] = (
 """Heading, measure, factor, decimals; a contender that was not asked has an empty field."""
 
 
-def _host_line(run: Mapping[str, Any]) -> str:
+def host_line(run: Mapping[str, Any]) -> str:
+    """The machine and how busy it was."""
     host, load = run["host"], run["load"]
     averages = [
         " ".join(f"{one:.2f}" for one in load[when]["load_average"]) for when in ("began", "ended")
@@ -233,10 +215,7 @@ def _figure_words(figure: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _section(run: Mapping[str, Any], name: str) -> Iterator[str]:
     """A scenario with its title."""
-    yield f"### {name}"
-    yield ""
-    yield f"{run['scenarios'][name]['about']}."
-    yield ""
+    yield f"### {name}\n\n{run['scenarios'][name]['about']}.\n"
     yield from _markdown(run, name)
     yield ""
 
@@ -278,12 +257,6 @@ def main() -> int:
         action="store_true",
         help="write the tables of docs/explanation/benchmarks.md",
     )
-    parser.add_argument(
-        "--memory-plot",
-        nargs="+",
-        metavar=("SVG SCENARIO", "CONTENDER"),
-        help="draw memory over time of a scenario's contenders",
-    )
     chosen = parser.parse_args()
     runs = [json.loads(path.read_text()) for path in chosen.results]
     if any(run["host"] != runs[0]["host"] for run in runs):
@@ -294,9 +267,6 @@ def main() -> int:
         print(f"as a page: {write_page(run, chosen.html)}", file=sys.stderr)
     if chosen.write_docs:
         print(f"written in {PAGE}: {', '.join(write_docs(run)) or 'nothing'}", file=sys.stderr)
-    if chosen.memory_plot:
-        svg, scenario, *contenders = chosen.memory_plot
-        write_memory_plot(run, scenario, contenders, Path(svg))
     return 0
 
 

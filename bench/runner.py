@@ -14,15 +14,13 @@ Not here: the turn itself (``bench.window``), figures (``bench.figures``).
 from __future__ import annotations
 
 import json
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.child import environment
+from bench.child import ChildFailedError, answer
 from bench.data import drop_from_cache
 from bench.figures import QUIET_CPUS
 from bench.host import load
@@ -31,14 +29,8 @@ from bench.peers import interpreter, missing
 from bench.processes import MemoryOverTime
 from bench.scenario import ContenderSpec, Scenario
 
-LONGEST_TURN_S = 600.0
-
-Told = Callable[[str, int, int], None]
-"""Called with what goes on, turns done, turns in all."""
-
-
-class TurnFailedError(Exception):
-    """A contender's process failed; the message holds the end of what it said."""
+Told = Callable[[str], None]
+"""Called with each turn that begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +55,7 @@ def run_scenario(
     *,
     pairs: int | None = None,
     patience: Patience = Patience(),
-    told: Told = lambda _text, _done, _all: None,
+    told: Told = lambda _: None,
 ) -> Ran:
     """Every contender's turns.
 
@@ -75,26 +67,22 @@ def run_scenario(
         told: of progress.
 
     Raises:
-        TurnFailedError: contenders give different frames.
+        ChildFailedError: contenders give different frames.
     """
     contenders = {one.name: one for one in scenario.contenders}
-    rounds = in_turn(list(contenders), pairs or scenario.pairs)
     ran = Ran({name: [] for name in contenders}, {})
-    total, done = sum(map(len, rounds)), 0
-    for order in rounds:
+    for order in in_turn(list(contenders), pairs or scenario.pairs):
         for name in order:
-            told(f"{scenario.name}: {name}", done, total)
-            one = contenders[name]
-            done += 1
+            told(f"{scenario.name}: {name}")
             if name in ran.failed:
                 continue
+            one = contenders[name]
             try:
                 turn = _calm_turn(scenario, one, data[scenario.data_of(one)], patience)
                 ran.turns[name].append(turn)
-            except TurnFailedError as error:
+            except ChildFailedError as error:
                 ran.failed[name] = str(error)
                 del ran.turns[name]
-            told(f"{scenario.name}: {name}", done, total)
     _check_alike(scenario, ran.turns)
     return ran
 
@@ -141,28 +129,12 @@ def _turn(scenario: Scenario, contender: ContenderSpec, spec: Path) -> dict[str,
     }
     python = interpreter(contender.kind)
     if python is None:
-        raise TurnFailedError(missing(contender.kind))
-    command = [python, "-m", "bench.window", json.dumps(job)]
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
-        child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment()
-        )
-        try:
-            with MemoryOverTime(child.pid) as memory:
-                out, _ = child.communicate(timeout=LONGEST_TURN_S)
-        except subprocess.TimeoutExpired as error:
-            raise TurnFailedError(
-                f"{contender.name}: no result in {LONGEST_TURN_S:.0f} s"
-            ) from error
-        finally:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-        if child.returncode != 0 or not out.strip():
-            log.seek(0)
-            said = "\n".join(log.read().strip().splitlines()[-8:])
-            raise TurnFailedError(f"{contender.name} ended with {child.returncode}:\n{said}")
-    turn: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+        raise ChildFailedError(missing(contender.kind))
+    memory = MemoryOverTime()
+    try:
+        turn = answer("bench.window", json.dumps(job), python=python, beside=memory)
+    except ChildFailedError as error:
+        raise ChildFailedError(f"{contender.name}: {error}") from error
     return {**turn, "peak_bytes": memory.peak_bytes, "memory": memory.samples}
 
 
@@ -174,4 +146,4 @@ def _check_alike(scenario: Scenario, turns: Mapping[str, list[dict[str, Any]]]) 
         if "frames_shape" in own[0]
     }
     if len(set(shapes.values())) > 1:
-        raise TurnFailedError(f"{scenario.name}: contenders give different frames: {shapes}")
+        raise ChildFailedError(f"{scenario.name}: contenders give different frames: {shapes}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from ruamel.yaml import YAML
@@ -30,11 +30,13 @@ Measure = Literal[
 ]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A mapping of a file, all of whose names are known."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ContenderSpec(_Strict):
+class ContenderSpec(Strict):
     """Who takes part."""
 
     name: str = Field(description="as the table calls it")
@@ -53,7 +55,7 @@ class ContenderSpec(_Strict):
         return kind
 
 
-class FigureSpec(_Strict):
+class FigureSpec(Strict):
     """One row of the result.
 
     ``ratio``: of one contender against the best of others, pair by pair. ``value``: of one
@@ -77,7 +79,7 @@ class FigureSpec(_Strict):
     unit: Literal["×", "s", "bytes", "pp", "%", "ms", "decodes", "episodes", ""] = "×"
 
 
-class Scenario(_Strict):
+class Scenario(Strict):
     """One scenario file.
 
     A file may say what all its contenders have in ``common`` (kind, data, settings, which a
@@ -164,10 +166,15 @@ class Scenario(_Strict):
         return contender.data or self.data
 
 
-def load_scenarios(folder: Path = FOLDER) -> dict[str, Scenario]:
-    """Every scenario file of ``folder``, by name, in the order of their file names."""
-    found = {}
-    for path in sorted(folder.glob("*.yaml")):
-        scenario = Scenario.model_validate(YAML(typ="safe").load(path))
-        found[scenario.name] = scenario
-    return found
+def load_scenarios() -> dict[str, Scenario]:
+    """Every scenario file, by name, in the order of their file names."""
+    return read_folder(FOLDER, Scenario)
+
+
+_Kind = TypeVar("_Kind", bound=BaseModel)
+
+
+def read_folder(folder: Path, kind: type[_Kind]) -> dict[str, _Kind]:
+    """The files of a folder, checked, by the name that each gives itself."""
+    read = [YAML(typ="safe").load(path) for path in sorted(folder.glob("*.yaml"))]
+    return {raw["name"]: kind.model_validate(raw) for raw in read}

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 
 def share_errors(
@@ -33,7 +32,8 @@ def share_errors(
     length = blocks * block_length
     if len(order) < length:
         raise ValueError(f"{len(order)} samples are fewer than {blocks} blocks of {block_length}")
-    totals = _running(np.asarray(order), len(shares))
+    one_hot = np.asarray(order)[:, None] == np.arange(len(shares))
+    totals = np.vstack((np.zeros(len(shares), np.int64), np.cumsum(one_hot, axis=0)))
     aims = np.asarray(shares)
     windows = (totals[length:] - totals[:-length]) / length - aims
     running = totals[length:] / np.arange(length, len(order) + 1)[:, None] - aims
@@ -42,9 +42,3 @@ def share_errors(
         "whole": 100 * float(np.abs(running[-1]).max()),
         "window": 100 * float(np.abs(windows).max()),
     }
-
-
-def _running(order: NDArray[np.int64], datasets: int) -> NDArray[np.int64]:
-    """[n + 1, D]: how often each dataset came before each position."""
-    one_hot = order[:, None] == np.arange(datasets)
-    return np.vstack((np.zeros(datasets, np.int64), np.cumsum(one_hot, axis=0)))

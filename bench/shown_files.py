@@ -18,11 +18,13 @@ import importlib.util
 import os
 import stat
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from bench.child import Player, last_words
 
 _START_S = 20.0
 
@@ -43,10 +45,8 @@ def why_not() -> str | None:
 
 
 @contextlib.contextmanager
-def mounted(
-    module: str, source: Path, target: Path, *words: str
-) -> Iterator[subprocess.Popen[str]]:
-    """``target`` shows ``source`` while this lasts; gives the process, whose stdin is a pipe.
+def mounted(module: str, source: Path, target: Path, *words: str) -> Iterator[Player]:
+    """``target`` shows ``source`` while this lasts; gives the process.
 
     Args:
         module: what the process runs, with both folders and ``words`` as its arguments.
@@ -60,26 +60,22 @@ def mounted(
     if (why := why_not()) is not None:
         raise NotMountedError(why)
     target.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", module, str(source.resolve()), str(target), *words]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-    ) as server:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    places = (str(source.resolve()), str(target))
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        Player(module, *places, *words, env=env, log=log) as server,
+    ):
         deadline = time.monotonic() + _START_S
         while not target.is_mount():
-            if server.poll() is not None or time.monotonic() > deadline:
-                server.kill()
-                said = server.stderr.read() if server.stderr else ""
-                raise NotMountedError(f"nothing is mounted at {target}: {said[-500:]}")
+            if server.process.poll() is not None or time.monotonic() > deadline:
+                raise NotMountedError(f"nothing is mounted at {target}: {last_words(log, 8)}")
             time.sleep(0.02)
         try:
             yield server
         finally:
             subprocess.run(["umount", "-l", str(target)], check=False)
-            server.kill()  # what still waits for an answer gets an error
+            server.process.kill()  # what still waits for an answer gets an error
 
 
 def serve(

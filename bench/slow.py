@@ -23,7 +23,6 @@ import json
 import os
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from bench import shown_files
-from bench.child import environment
+from bench.child import answer, environment
 from bench.drawn import Drawing, features
 from bench.records import example_bytes, write_records
 from bench.versions import write_version
@@ -131,8 +130,6 @@ def measured(place: Path, given: argparse.Namespace) -> dict[str, Any]:
     knobs: Any = {"cache_bytes": 0, "ring_slots": RING, "decode_threads": given.threads}
     if given.reader == "indexed":
         knobs |= {"decode_processes": given.processes, "io_threads": 4}
-    if given.read_ahead:
-        knobs["read_ahead"] = given.read_ahead
     waits: list[float] = []
     with AutoLoader(
         spec, output="numpy", ram_floor="64MiB", knobs=knobs, controller=given.controller
@@ -162,15 +159,16 @@ def _asked(place: Path, kind: str, way: str, words: Sequence[str]) -> dict[str, 
     """``measured`` in a process of its own."""
     with contextlib.ExitStack() as held:
         shown = place / kind
-        own = environment()
+        own = {}
         if way == "wait":
-            own["PYTHONPATH"] = os.pathsep.join([str(place / "sleeping"), own["PYTHONPATH"]])
+            own = {"PYTHONPATH": f"{place / 'sleeping'}{os.pathsep}{environment()['PYTHONPATH']}"}
         elif way == "read":
             shown = place / f"{kind}-shown"
             held.enter_context(shown_files.mounted("bench.slow", place / kind, shown, "--serve"))
-        command = [sys.executable, "-m", "bench.slow", "--one", str(shown), "--way", way, *words]
-        told = subprocess.run(command, check=True, capture_output=True, text=True, env=own)
-    return dict(json.loads(told.stdout.splitlines()[-1]))
+        found: dict[str, Any] = answer(
+            "bench.slow", "--one", str(shown), "--way", way, *words, own=own
+        )
+        return found
 
 
 def serve(source: Path, target: Path) -> None:
@@ -197,7 +195,6 @@ def main() -> None:
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--processes", type=int, nargs="*", default=[1, 2])
     words.add_argument("--batch", type=int, default=32)
-    words.add_argument("--read-ahead", type=int, default=0)
     words.add_argument("--rounds", type=int, default=3, help="of 4,800 samples: whole passes")
     words.add_argument("--controller", action="store_true")
     for hidden in ("--one", "--way", "--reader", "--step"):
@@ -228,7 +225,7 @@ def _told(place: Path, way: str, reader: str, processes: int, given: argparse.Na
         f"--{name}={value}"
         for name, value in {
             "reader": reader, "threads": given.threads, "processes": processes,
-            "batch": given.batch, "rounds": given.rounds, "read-ahead": given.read_ahead,
+            "batch": given.batch, "rounds": given.rounds,
         }.items()
     ] + ["--controller"] * given.controller  # fmt: skip
     free = {kind: _asked(place, kind, way, [*words, "--step=0"]) for kind in ("mean", "slow")}

@@ -5,12 +5,14 @@ Not here: a scenario's turns (``bench.runner``), showing the document (``bench.r
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 from bench.data import ensure_data
 from bench.figures import Figure, work_out
@@ -31,7 +33,7 @@ def run_suite(
         pairs: rounds of the timed scenarios; default each scenario's own.
 
     Raises:
-        TurnFailedError: contenders of one scenario give different frames.
+        ChildFailedError: contenders of one scenario give different frames.
     """
     left_out = {
         one.kind: why
@@ -41,34 +43,32 @@ def run_suite(
     }
     for why in left_out.values():
         print(f"bench: {why}", file=sys.stderr)
-    chosen = _able(chosen, left_out)
-    with _progress() as progress:
+    able = (
+        one.without({who.name for who in one.contenders if who.kind in left_out}) for one in chosen
+    )
+    chosen = [one for one in able if one is not None]
+    # The bar must not take processor time from what is measured.
+    with Progress(console=Console(stderr=True), refresh_per_second=1) as progress:
         bar = progress.add_task("data", total=None)
-
-        def built(done: int, total: int) -> None:
-            progress.update(
-                bar, description="building the demo mixture", completed=done, total=total
-            )
-
         uses = sorted({(who.kind, one.data_of(who)) for one in chosen for who in one.contenders})
-        data = {name: ensure_data(name, built) for name in sorted({name for _, name in uses})}
+        data = {}
         for kind, name in uses:
-            progress.update(bar, description=f"data of {kind}")
+            progress.update(bar, description=f"data of {kind}: {name}")
+            data[name] = ensure_data(name)
             prepare(kind, data[name])
-        before = 0
-        total = sum(len(one.contenders) * _rounds(one, pairs) for one in chosen)
+        total, numbers = sum(len(one.contenders) * _rounds(one, pairs) for one in chosen), count()
 
-        def told(text: str, done: int, _all: int) -> None:
-            progress.update(bar, description=text, completed=before + done, total=total)
+        def told(text: str) -> None:
+            done = next(numbers)
+            progress.update(bar, description=text, completed=done, total=total)
             if not progress.console.is_terminal:
-                print(f"{before + done}/{total} {text}", file=sys.stderr, flush=True)
+                print(f"{done}/{total} {text}", file=sys.stderr, flush=True)
 
         began, ran, figures = load(), {}, list[Figure]()
         failed: dict[str, str] = {}
         for one in chosen:
             rounds = _rounds(one, pairs)
             found = run_scenario(one, data, pairs=rounds, patience=patience, told=told)
-            before += len(one.contenders) * rounds
             failed |= {f"{one.name}: {name}": why for name, why in found.failed.items()}
             whole = one.without(found.failed)
             if whole is None:
@@ -83,35 +83,13 @@ def run_suite(
         "schema_version": 2,
         "host": fingerprint(),
         "load": {"began": began, "ended": load()},
-        "figures": [figure.as_dict() for figure in figures],
+        "figures": [dataclasses.asdict(figure) for figure in figures],
         "left_out": left_out,
         "failed": failed,
         "scenarios": ran,
     }
 
 
-def _able(scenarios: Sequence[Scenario], left_out: Collection[str]) -> list[Scenario]:
-    """The scenarios without contenders of the kinds that are left out."""
-    left = (
-        scenario.without({one.name for one in scenario.contenders if one.kind in left_out})
-        for scenario in scenarios
-    )
-    return [scenario for scenario in left if scenario is not None]
-
-
 def _rounds(scenario: Scenario, pairs: int | None) -> int:
     """Counting gives the same every time; only timed scenarios take more rounds."""
     return scenario.pairs if pairs is None or scenario.count_samples else pairs
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        # The bar must not take processor time from what is measured.
-        refresh_per_second=1,
-    )

@@ -54,9 +54,10 @@ def write_mix(
     image: str = "image_0",
     size: int = 256,
     batch: int = 48,
+    more: str = "",
 ) -> None:
     """A ``mix.yaml`` over version directories beside it: two frames, action, state, language."""
-    lines = ["# Written by the bench.", "schema_version: 1", "seed: 0", "datasets:"]
+    lines = ["# Written by the bench.", "schema_version: 1", "seed: 0", more, "datasets:"]
     for name, weight in weights.items():
         lines += [
             f"  - {{name: {name}, path: {name}/1.0.0, split: train, weight: {weight},",

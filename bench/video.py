@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 from av.video.reformatter import VideoReformatter
 
 from autoloader import AutoLoader, PipelineSpec
+from bench.processes import tree_cpu_s
 
 HEIGHT, WIDTH, FPS, EPISODES, STEPS = 480, 640, 30, 16, 300
 EPISODES_A_FILE, BATCH, THREADS, BATCHES = 4, 16, 2, 6
@@ -241,21 +242,6 @@ def spec_of(folder: Path, row: Row, size: int | None) -> PipelineSpec:
     })  # fmt: skip
 
 
-def tree_seconds(own: bool = False) -> float:
-    """Processor seconds of the processes below this one; or of this one."""
-    if own:
-        return time.process_time()
-    ticks, below = 0, [os.getpid()]
-    while below:
-        task = Path(f"/proc/{below.pop()}/task")
-        for one in task.glob("*/children"):
-            below += (born := [int(word) for word in one.read_text().split()])
-            for pid in born:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def measure(folder: Path, name: str, size: int | None, rounds: int, torchcodec: str) -> None:
     """Print the figures of one row."""
     row = ROWS[name]
@@ -269,21 +255,22 @@ def measure(folder: Path, name: str, size: int | None, rounds: int, torchcodec: 
         batches = iter(loader)
         for warm in (True, *[False] * rounds):
             time.sleep(3)  # until the ring is full
-            began, below, taken = tree_seconds(own=True), tree_seconds(), []
+            began, whole, taken = time.process_time(), tree_cpu_s(os.getpid()), []
             for _ in range(4 if warm else BATCHES):
                 place = next(batches)["provenance"]
                 taken.append([_shown(episode, t, row) for *_, episode, t in place.tolist()])
-            own = tree_seconds(own=True) - began
+            own = time.process_time() - began
             for one, rival in alone.items():
-                began = tree_seconds(own=True)
+                before = time.process_time()
                 for samples in taken:
                     rival.batch(samples)
-                used = tree_seconds(own=True) - began
+                used = time.process_time() - before
                 if not warm:
                     times[one].append(used / len(taken) / BATCH * 1e3)
             time.sleep(3)
             if not warm:
-                used = tree_seconds() - below + own
+                rest = time.process_time() - began - own  # what decoding alone took
+                used = tree_cpu_s(os.getpid()) - whole - rest
                 times["ours"].append(used / len(taken) / BATCH * 1e3)
                 drawn += taken
     shown = f"{name} {size or 'full'}"

@@ -52,13 +52,8 @@ def run(job: Mapping[str, Any]) -> dict[str, Any]:
         job: ``kind``, ``spec``, ``settings``, ``warmup_batches``, ``window_s``, ``count_samples``
             (with it nothing is timed: the datasets of so many samples from the first on),
             ``cpus`` (how many processors it may use; ``None``: all), ``started_s`` (the
-            runner's monotonic clock); ``group``: a memory cgroup that it joins first;
-            ``until_s``: the window's end after ``started_s``, in the place of ``window_s``.
+            runner's monotonic clock).
     """
-    if job.get("group"):
-        from bench.control.group import join
-
-        join(job["group"])
     if job.get("cpus"):
         # Children inherit it; so does whoever asks how many processors there are.
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: job["cpus"]])
@@ -94,13 +89,10 @@ def _measure(
     first_s = time.monotonic() - job["started_s"]
     opened_s = time.monotonic() - job["opening_s"]
     shape = list(batch["images"].shape) if "images" in batch else None
-    levels: list[float] = []
     seen: set[int] = set()
     taken = 0
     while True:
         seen.update(batch["dataset_index"].tolist())
-        if shape is not None:
-            levels.append(float(batch["images"].mean(dtype=np.float64)))
         taken += 1
         opened = len(seen) == datasets or taken >= MOST_WARMUP
         if taken >= job["warmup_batches"] and opened:
@@ -113,8 +105,7 @@ def _measure(
     arrivals: list[float] = []
     places: list[NDArray[np.int64]] = []
     samples = 0
-    until = job["started_s"] + job["until_s"] if "until_s" in job else began + job["window_s"]
-    while last < until:
+    while last < began + job["window_s"]:
         batch = next(batches)
         last = time.perf_counter()
         arrivals.append(last - began)
@@ -125,9 +116,6 @@ def _measure(
         del batch
     used_s = tree_cpu_s(os.getpid()) - cpu_s
     others_s = load()["busy_cpu_s"] - all_before["busy_cpu_s"] - used_s
-    seen_frames: dict[str, Any] = {}
-    if shape is not None:
-        seen_frames = {"frames_shape": shape, "grey_level": float(np.mean(levels))}
     return {
         "first_batch_s": first_s,
         "opened_batch_s": opened_s,
@@ -135,12 +123,11 @@ def _measure(
         "cpu_ms_per_sample": 1e3 * used_s / samples,
         "cpus_used": used_s / (last - began),
         "others_cpus": max(0.0, others_s / (last - began)),
-        "window_at_s": began - job["started_s"],  # both are of the monotonic clock
         "window_s": last - began,
         "samples": samples,
         "warmup_batches": taken,
         "datasets_seen": len(seen),
-        **seen_frames,
+        **({} if shape is None else {"frames_shape": shape}),
         **shuffle_quality(places),
         "arrivals_s": [round(at, 5) for at in arrivals],
     }

@@ -2,7 +2,7 @@
 
     pip install playwright && python docs/pictures.py    # Chromium: apt install chromium
 
-Not here: memory over time (``python -m bench.picture docs/images/memory.svg``).
+Not here: memory over time (``docs/explanation/benchmarks.md``).
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ Not here: anything that measures (``bench.control.runner``, ``bench.control.turn
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 import time
@@ -20,16 +21,21 @@ from typing import Any
 
 from rich.console import Console
 
+from bench.checks import Check, table
 from bench.control.data import ensure_data
 from bench.control.group import NoGroupError
 from bench.control.judge import judge, next_to_nothing
-from bench.control.pairs import measure_pairs, paired_checks
-from bench.control.report import RESULTS, new_file, save, show, show_checks
-from bench.control.rivals import rival_check
 from bench.control.runner import perform
 from bench.control.scenario import READERS, Reader, Scenario, load_scenarios
-from bench.control.static import SETTINGS, Searches
+from bench.control.static import (
+    SETTINGS,
+    Searches,
+    measure_pairs,
+    paired_checks,
+    rival_check,
+)
 from bench.host import fingerprint, load
+from bench.report import RESULTS, host_line
 
 PAIRS = 16
 QUICK = {"settings": 6, "after": 0.6, "pairs": 6}
@@ -47,40 +53,38 @@ def main() -> int:
     count = int(QUICK["settings"]) if arguments.quick else SETTINGS
     pairs = arguments.pairs or (int(QUICK["pairs"]) if arguments.quick else PAIRS)
     searches = Searches(count=count, factor=0.6 if arguments.quick else 1.0)
-    path = new_file(arguments.out)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / f"control-{time.strftime('%Y%m%d-%H%M%S')}.json"
     rows: list[dict[str, Any]] = []
     chosen = [scenarios[name] for name in arguments.only or scenarios]
     for scenario in chosen:
-        short = scenario if not arguments.quick else _shortened(scenario)
+        changes: dict[str, Any] = {}
+        if arguments.quick:  # shorter, and so less sure
+            changes = {"after_s": QUICK["after"] * scenario.after_s, "window_s": 5.0}
         if arguments.no_search:
-            short = short.model_copy(update={"search": None, "paired": False})
+            changes |= {"search": None, "paired": False}
+        short = scenario.model_copy(update=changes)
         for reader in arguments.reader:
             row = _one(short, reader, searches, pairs=pairs)
-            show_checks(row, console)
+            console.print(table(_checks(row), _title(row)))
             rows.append(row)
-            document = _document(rows, searches, began, began_s)
-            save(document, path)
+            document = {
+                "schema_version": 1,
+                "host": fingerprint(),
+                "load": {"began": began, "ended": load()},
+                "took_s": time.monotonic() - began_s,
+                "scenarios": rows,
+                "searches": searches.found,
+            }
+            # After every scenario, so that a run cut short has what it measured.
+            path.write_text(json.dumps(document) + "\n")
     if arguments.json:
         plain = [{key: one[key] for key in one if key != "record"} for one in rows]
         print(json.dumps({**document, "scenarios": plain}, indent=1))
     else:
-        show(document, Console(width=max(Console().width, 120)))
+        _show(document, Console(width=max(Console().width, 120)))
     print(f"everything behind it: {path}", file=sys.stderr)
-    short_of = any(check["met"] is False for row in rows for check in row.get("checks", ()))
-    return int(short_of)
-
-
-def _document(
-    rows: list[dict[str, Any]], searches: Searches, began: Mapping[str, Any], began_s: float
-) -> dict[str, Any]:
-    return {
-        "schema_version": 1,
-        "host": fingerprint(),
-        "load": {"began": began, "ended": load()},
-        "took_s": time.monotonic() - began_s,
-        "scenarios": rows,
-        "searches": searches.found,
-    }
+    return int(any(check["met"] is False for row in rows for check in row["checks"]))
 
 
 def _one(scenario: Scenario, reader: Reader, searches: Searches, *, pairs: int) -> dict[str, Any]:
@@ -102,18 +106,31 @@ def _one(scenario: Scenario, reader: Reader, searches: Searches, *, pairs: int) 
         return {**row, "skipped": str(error), "checks": [], "took_s": time.monotonic() - began}
     return {
         **row,
-        "checks": [check.as_dict() for check in checks],
+        "checks": [dataclasses.asdict(check) for check in checks],
         "best": best,
         "record": record,
         "took_s": time.monotonic() - began,
     }
 
 
-def _shortened(scenario: Scenario) -> Scenario:
-    """For a quick look: shorter, and so less sure."""
-    return scenario.model_copy(
-        update={"after_s": QUICK["after"] * scenario.after_s, "window_s": 5.0}
-    )
+def _checks(row: Mapping[str, Any]) -> list[Check]:
+    return [Check(**one) for one in row["checks"]]
+
+
+def _title(row: Mapping[str, Any]) -> str:
+    """A scenario and reader, and how many of its checks were met."""
+    met = [check.met for check in _checks(row) if check.met is not None]
+    came = f"left out: {row['skipped']}" if "skipped" in row else f"{sum(met)} of {len(met)} met"
+    return f"{row['name']}, {row['reader']} ({row['took_s']:.0f} s): {row['about']}; {came}"
+
+
+def _show(document: Mapping[str, Any], console: Console) -> None:
+    """A line for each scenario and reader, and below it the checks that fell short."""
+    console.print(f"{host_line(document)}; {document['took_s'] / 60:.1f} minutes")
+    for row in document["scenarios"]:
+        console.print(_title(row), highlight=False)
+        if short := [one for one in _checks(row) if one.met is False]:
+            console.print(table(short))
 
 
 def _arguments(names: list[str]) -> argparse.Namespace:

@@ -14,25 +14,24 @@ Not here: the bench's other mixtures (``bench.data``).
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import cv2
-import platformdirs
 import simplejpeg
 
 from autoloader.cli.demo import ensure_demo
-from bench.records import read_records, write_records
+from autoloader.storage.places import cache_root
+from bench.records import example_bytes, parse_example, read_records, write_records
+from bench.versions import build_whole, write_mix, write_version
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the same name begins to mean other data."""
 BLOCK = 1024
 EARLY, LATE = 3, 8
-BATCH = 48
 _SOURCE = "demo_toy_sort"
 _IMAGE = "steps/observation/image_0"
 _SHARDS = 4
@@ -48,99 +47,54 @@ def ensure_data(name: str) -> Path:
         return ensure_demo(scale=0.25)
     if name != "jump":
         raise ValueError(f"there is no mixture {name!r}; there are demo_quarter, jump")
-    place = platformdirs.user_cache_path("autoloader") / "bench" / f"jump-{FORMAT}"
+    place = cache_root() / "bench" / f"jump-{FORMAT}"
     if not place.exists():
-        _build_jump(ensure_demo().parent / _SOURCE / "1.0.0", place)
+        build_whole(place, _build_jump)
     return place / "mix.yaml"
 
 
-def _build_jump(source: Path, place: Path) -> None:
-    partial = place.with_name(f".{place.name}.{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    # 32 × 32 steps are one block, 33 × 31 one sample less.
-    names = [f"early_{number}" for number in range(EARLY)]
-    names += [f"late_{number}" for number in range(LATE)]
-    first: dict[str, Path] = {}
-    for name in names:
-        kind = name.partition("_")[0]
-        episodes, steps, size = (32, 32, 181) if kind == "early" else (33, 31, 512)
-        directory = _version(partial, source, name, episodes)
-        if kind in first:
-            for path in first[kind].glob("*.tfrecord*"):
-                os.link(path, directory / path.name.replace(first[kind].parent.name, name))
-            continue
-        first[kind] = directory
-        made = list(_episodes(source, episodes, steps, size))
-        for shard, count in enumerate(_lengths(episodes)):
-            path = directory / f"{name}-train.tfrecord-{shard:05d}-of-{_SHARDS:05d}"
-            write_records(path, made[:count])
-            del made[:count]
-    (partial / "mix.yaml").write_text(_spec(names))
-    try:
-        partial.rename(place)
-    except OSError:
-        shutil.rmtree(partial, ignore_errors=True)  # another bench was faster
-
-
-def _episodes(source: Path, episodes: int, steps: int, size: int) -> Iterator[bytes]:
-    """So many episodes of exactly so many steps, their frames of another size."""
-    from tensorflow.train import Example
-
-    paths = sorted(source.glob("*-train.tfrecord*"))
-    records = [record for path in paths for record in read_records(path)]
-    long = [one for one in map(Example.FromString, records) if _steps(one) >= steps]
-    for number in range(episodes):
-        example = Example.FromString(long[number % len(long)].SerializeToString())
-        whole = _steps(example)
-        for name, feature in example.features.feature.items():
-            if not name.startswith("steps/"):
-                continue
-            values = getattr(feature, feature.WhichOneof("kind")).value
-            del values[len(values) // whole * steps :]
-        frames = example.features.feature[_IMAGE].bytes_list.value
-        for at, frame in enumerate(frames):
-            picture = simplejpeg.decode_jpeg(frame)
-            scaled = cv2.resize(picture, (size, size), interpolation=cv2.INTER_CUBIC)
-            frames[at] = simplejpeg.encode_jpeg(scaled)
-        yield bytes(example.SerializeToString())
-
-
-def _steps(example: Any) -> int:
-    return len(example.features.feature[_IMAGE].bytes_list.value)
-
-
-def _lengths(episodes: int) -> list[int]:
-    return [(episodes + shard) // _SHARDS for shard in range(_SHARDS)]
-
-
-def _version(place: Path, source: Path, name: str, episodes: int) -> Path:
-    directory = place / name / "1.0.0"
-    directory.mkdir(parents=True)
-    shutil.copy(source / "features.json", directory)
-    split = {
-        "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-        "name": "train",
-        "numBytes": "0",
-        "shardLengths": [str(count) for count in _lengths(episodes)],
-    }
+def _build_jump(place: Path) -> None:
+    source = ensure_demo().parent / _SOURCE / "1.0.0"
     info = json.loads((source / "dataset_info.json").read_text())
-    text = json.dumps({**info, "name": name, "splits": [split]}, indent=2)
-    (directory / "dataset_info.json").write_text(text)
-    return directory
+    features = (source / "features.json").read_text()
+    records = [one for path in sorted(source.glob("*-train.*")) for one in read_records(path)]
+    # 32 × 32 steps are one block, 33 × 31 one sample less.
+    names = []
+    for kind, count, episodes, steps, size in (
+        ("early", EARLY, 32, 32, 181),
+        ("late", LATE, 33, 31, 512),
+    ):
+        made = _episodes(records, episodes, steps, size)
+        lengths = [(episodes + shard) // _SHARDS for shard in range(_SHARDS)]
+        first: list[Path] = []
+        for number in range(count):
+            names.append(f"{kind}_{number}")
+            paths = write_version(place, names[-1], features, lengths, info)
+            for at, (path, length) in enumerate(zip(paths, lengths, strict=True)):
+                if first:
+                    os.link(first[at], path)
+                else:
+                    write_records(path, itertools.islice(made, length))
+            first = first or paths
+    mixing = f"weights: natural\nmixing: {{epoch: pass, block_length: {BLOCK}}}"
+    write_mix(place / "mix.yaml", dict.fromkeys(names, 1.0), more=mixing)
 
 
-def _spec(names: list[str]) -> str:
-    lines = ["# Written by the bench.", "schema_version: 1", "seed: 0", "weights: natural"]
-    lines += [f"mixing: {{epoch: pass, block_length: {BLOCK}}}", "datasets:"]
-    for name in names:
-        lines += [
-            f"  - {{name: {name}, path: {name}/1.0.0, split: train, weight: 1.0,",
-            "     images: {primary: observation/image_0}, action: action,",
-            "     state: observation/state, language: language_instruction}",
-        ]
-    lines += [
-        "sample: {frame_offsets: [0, 5]}",
-        "cameras: {primary: {size: [256, 256]}}",
-        f"batch: {{size: {BATCH}}}",
-    ]
-    return "\n".join(lines) + "\n"
+def _episodes(records: list[bytes], episodes: int, steps: int, size: int) -> Iterator[bytes]:
+    """So many episodes of exactly so many steps, their frames of another size."""
+    found = list(map(parse_example, records))
+    long = [one for one in found if len(one[_IMAGE]) >= steps]
+    for number in range(episodes):
+        example = dict(long[number % len(long)])
+        whole = len(example[_IMAGE])
+        for name, values in example.items():
+            if name.startswith("steps/"):
+                example[name] = values[: len(values) // whole * steps]
+        example[_IMAGE] = [_resized(bytes(frame), size) for frame in example[_IMAGE]]
+        yield example_bytes(example)
+
+
+def _resized(frame: bytes, size: int) -> bytes:
+    picture = simplejpeg.decode_jpeg(frame)
+    scaled = cv2.resize(picture, (size, size), interpolation=cv2.INTER_CUBIC)
+    return bytes(simplejpeg.encode_jpeg(scaled))

@@ -24,6 +24,16 @@ from bench.control import turns
 from bench.control.group import join
 from bench.control.trainer import Orders, endless, open_loader, validate
 
+_COUNTS = ("interleave", "parse", "decode", "batch")
+AUTOTUNED = {
+    **{f"{name}_calls": -1 for name in _COUNTS},
+    "cycle_length": 4,
+    "stream_prefetch": -1,
+    "prefetch": -1,
+    "autotune": 1,
+}
+"""Settings of a rival: all that can be left to AUTOTUNE is."""
+
 _NEW_MOUNT_NAMESPACE = 0x00020000
 _BIND, _RECURSIVE, _PRIVATE = 0x1000, 0x4000, 0x40000
 
@@ -85,10 +95,12 @@ def run(job: Mapping[str, Any], say: Any) -> dict[str, Any]:
 
     Args:
         job: ``spec``, ``reader``, ``ram_floor_bytes``, ``knobs``, ``pace_s``, ``validate_every``
-            (0: never), ``validate_batches``, and for turns ``turns``.
+            (0: never), ``validate_batches``, ``rival`` (tf.data instead), and for turns ``turns``.
         say: called with what the runner is to hear at once.
     """
     orders = Orders(job["pace_s"])
+    if job.get("rival"):
+        return rival(job, orders, say)
     if job.get("turns"):
         return turns.run(job, orders, say)
     with open_loader(job, controller=True) as loader:
@@ -126,6 +138,25 @@ def consume(job: Mapping[str, Any], loader: Any, orders: Orders, say: Any) -> Ta
         if aside is not None:
             aside.close()
     return taken
+
+
+def rival(job: Mapping[str, Any], orders: Orders, say: Any) -> dict[str, Any]:
+    """tf.data in the loader's place, its ``ram_budget`` set; AUTOTUNE sees to the rest.
+
+    It has no floor to keep: what it does with its budget is what is shown.
+    """
+    from bench.peers import open_contender
+
+    settings = {**AUTOTUNED, "ram_budget_bytes": job["budget_bytes"]}
+    times = []
+    for batch in open_contender("plain_tfdata", Path(job["spec"]), settings):
+        times.append((time.monotonic(), len(batch["dataset_index"])))
+        if len(times) == 1:
+            say({"first": times[0][0]})
+        orders.compute(times[-1][0])
+        if orders.stopped.is_set():
+            break
+    return {"times": times}
 
 
 def cover(binds: Sequence[Sequence[str]]) -> None:

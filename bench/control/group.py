@@ -14,7 +14,6 @@ import threading
 import time
 import uuid
 from pathlib import Path
-from types import TracebackType
 
 from bench.control.memory import MIB, held_bytes, is_v2, limit_file, oom_kills, usage_file
 
@@ -73,12 +72,7 @@ class MemoryGroup:
             raise NoGroupError(f"no memory cgroup can be made below {above}: {error}") from error
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pressed.set()
         self._remove()
 

@@ -16,87 +16,59 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.child import Player, last_words
 from bench.control.memory import headroom_bytes
 from bench.control.scenario import Reader, Scenario
-from bench.control.stage import Stage, say
+from bench.control.stage import Stage
 
 OPENING_S = 180.0
 CLOSING_S = 30.0
 
-Told = Callable[[str], None]
 
-
-class Player:
-    """A process on the stage that obeys JSON lines and says some: the trainer, or its rival.
+class Trainer(Player):
+    """Who takes batches on the stage.
 
     Args:
-        module: run as ``python -m``.
-        job: its argument.
+        job: of ``bench.control.driver``.
         stage: whose surroundings it has.
     """
 
-    def __init__(self, module: str, job: Mapping[str, Any], stage: Stage) -> None:
-        self._log = (stage.folder / f"{module}.log").open("w+")
-        environment = {**os.environ, **stage.environment}
-        if "decisions" in job:
-            environment["AUTOLOADER_DECISIONS"] = job["decisions"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(job)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env=environment,
-        )
+    def __init__(self, job: Mapping[str, Any], stage: Stage) -> None:
         self.first_s: float | None = None
         self._begun = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def __enter__(self) -> Player:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self._log.close()
+        self._log = (stage.folder / "trainer.log").open("w+")
+        decisions = {"AUTOLOADER_DECISIONS": job["decisions"]} if "decisions" in job else {}
+        env = {**os.environ, **stage.environment, **decisions}
+        told = json.dumps(job)
+        super().__init__("bench.control.driver", told, env=env, hears=self._hear, log=self._log)
 
     def wait_for_first(self) -> bool:
         """Wait for the first batch; whether it came."""
         self._begun.wait(OPENING_S)
         return self.first_s is not None
 
-    def order(self, command: dict[str, Any]) -> None:
-        """One JSON line to it."""
-        say(self.process.stdin, command)
-
     def stop(self) -> None:
         """Have it end and write its result."""
-        self.order({"stop": True})
+        self.say({"stop": True})
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(CLOSING_S)
 
     def last_words(self) -> str:
         """The end of what it said on stderr."""
-        self._log.seek(0)
-        return "\n".join(self._log.read().strip().splitlines()[-12:])
+        return last_words(self._log, 12)
 
-    def _listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            said = json.loads(line)
-            if "first" in said:
-                self.first_s = float(said["first"])
-                self._begun.set()
+    def _hear(self, line: str | None) -> None:
+        if line and "first" in (said := json.loads(line)):
+            self.first_s = float(said["first"])
         self._begun.set()
 
 
 def perform(
-    scenario: Scenario, reader: Reader, spec: Path, *, module: str = "bench.control.driver"
+    scenario: Scenario, reader: Reader, spec: Path, *, rival: bool = False
 ) -> dict[str, Any]:
     """One run of a scenario; see the module.
 
@@ -104,7 +76,7 @@ def perform(
         scenario: what happens.
         reader: of the loader.
         spec: the mixture's file.
-        module: who takes the batches: the driver, or a rival.
+        rival: whether tf.data AUTOTUNE is in the loader's place.
 
     Returns:
         ``first_s``, ``events``, ``samples`` (of the sampler), ``decisions`` (lines of the log),
@@ -113,26 +85,34 @@ def perform(
     """
     with Stage(scenario, reader, spec) as stage:
         out, log = stage.folder / "result.json", stage.folder / "decisions.jsonl"
-        job = {**job_of(scenario, reader, stage), "out": str(out), "decisions": str(log)}
-        with Player(module, job, stage) as trainer:
-            sampler = _Sampler(stage, trainer.process.pid)
-            with sampler:
+        job = {**job_of(scenario, reader, stage), "out": str(out), "rival": rival}
+        with Trainer({**job, "decisions": str(log)}, stage) as trainer:
+            seen = stage.folder / "samples.jsonl"
+            asked = {"group": stage.run_group, "trainer": trainer.process.pid, "out": str(seen)}
+            asked["neighbour"] = stage.neighbour_pid
+            env = {**os.environ, "PYTHONPATH": stage.environment["PYTHONPATH"]}
+            with Player("bench.control.sampler", json.dumps(asked), env=env):
                 begun = trainer.wait_for_first()
                 events = _play(scenario, stage, trainer) if begun else []
                 stopped_s = time.monotonic()
                 alive = trainer.process.poll() is None
                 trainer.stop()
+            lines = _lines(seen)
             return {
                 "first_s": trainer.first_s,
                 "stopped_s": stopped_s,
                 "events": events,
-                "samples": sampler.lines(),
-                "decisions": log.read_text().splitlines(keepends=True) if log.exists() else [],
+                "samples": [json.loads(line) for line in lines if line.endswith("}\n")],
+                "decisions": _lines(log),
                 "result": json.loads(out.read_text()) if out.exists() else None,
                 "said": trainer.last_words(),
                 "alive": alive,
                 "oom_kills": stage.oom_kills,
             }
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines(keepends=True) if path.exists() else []
 
 
 def job_of(scenario: Scenario, reader: Reader, stage: Stage) -> dict[str, Any]:
@@ -173,12 +153,12 @@ def turns(
         out = stage.folder / "result.json"
         job = {**job_of(scenario, reader, stage), "pace_s": left.pop("pace_s"), "out": str(out)}
         job |= asked
-        with Player("bench.control.driver", job, stage) as trainer:
+        with Trainer(job, stage) as trainer:
             if trainer.wait_for_first():
                 for event in scenario.script:
                     if event.what.items() <= left.items():
                         stage.perform(event)
-                trainer.order({"go": True})
+                trainer.say({"go": True})
             trainer.process.wait()
             found = json.loads(out.read_text()) if out.exists() else None
             if found is None:
@@ -186,7 +166,7 @@ def turns(
             return found
 
 
-def _play(scenario: Scenario, stage: Stage, trainer: Player) -> list[dict[str, Any]]:
+def _play(scenario: Scenario, stage: Stage, trainer: Trainer) -> list[dict[str, Any]]:
     """Carry out the script; what happened, and when.
 
     What takes its time (a neighbour that fills memory) moves everything behind it.
@@ -200,7 +180,7 @@ def _play(scenario: Scenario, stage: Stage, trainer: Player) -> list[dict[str, A
         at = time.monotonic()
         room = headroom_bytes(stage.run_group)
         if "pace_s" in event.what:
-            trainer.order({"pace": event.pace_s})
+            trainer.say({"pace": event.pace_s})
             seen = {}
         else:
             seen = stage.perform(event)
@@ -213,44 +193,9 @@ def _play(scenario: Scenario, stage: Stage, trainer: Player) -> list[dict[str, A
     return happened
 
 
-def _sleep(trainer: Player, until_s: float) -> bool:
+def _sleep(trainer: Trainer, until_s: float) -> bool:
     """Wait; whether the trainer lives on."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         trainer.process.wait(max(0.0, until_s - time.monotonic()))
         return False
     return True
-
-
-class _Sampler:
-    """The sampler's process; in a ``with`` block."""
-
-    def __init__(self, stage: Stage, trainer: int) -> None:
-        self._out = stage.folder / "samples.jsonl"
-        job = {
-            "group": stage.run_group,
-            "trainer": trainer,
-            "neighbour": stage.neighbour_pid,
-            "out": str(self._out),
-        }
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.control.sampler", json.dumps(job)],
-            stdin=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": stage.environment["PYTHONPATH"]},
-        )
-
-    def __enter__(self) -> _Sampler:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def lines(self) -> list[dict[str, Any]]:
-        """Everything it saw."""
-        text = self._out.read_text() if self._out.exists() else ""
-        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, TypeAdapter, model_validator
-from ruamel.yaml import YAML
+from pydantic import ByteSize, Field, TypeAdapter, model_validator
+
+from bench.scenario import Strict, read_folder
 
 FOLDER = Path(__file__).parents[1] / "scenarios" / "control"
 
@@ -20,11 +21,7 @@ READERS: tuple[Reader, ...] = ("stream", "indexed")
 _SIZE = TypeAdapter(ByteSize)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Event(_Strict):
+class Event(Strict):
     """One thing that happens ``at_s`` seconds after the first batch; says exactly one thing."""
 
     at_s: float = Field(ge=0)
@@ -59,14 +56,14 @@ class Event(_Strict):
         return plain
 
 
-class Search(_Strict):
+class Search(Strict):
     """The static settings that a scenario is held against."""
 
     settle_s: float = 1.5
     window_s: float = 2.5
 
 
-class Scenario(_Strict):
+class Scenario(Strict):
     """One scenario file."""
 
     name: str
@@ -140,10 +137,6 @@ def size(text: str) -> int:
     return sign * int(_SIZE.validate_python(text.lstrip("-")))
 
 
-def load_scenarios(folder: Path = FOLDER) -> dict[str, Scenario]:
-    """Every scenario file of ``folder``, by name, in the order of their file names."""
-    found = {}
-    for path in sorted(folder.glob("*.yaml")):
-        scenario = Scenario.model_validate(YAML(typ="safe").load(path))
-        found[scenario.name] = scenario
-    return found
+def load_scenarios() -> dict[str, Scenario]:
+    """Every scenario file, by name, in the order of their file names."""
+    return read_folder(FOLDER, Scenario)

@@ -1,6 +1,6 @@
 """A file system that shows a folder as it is, and answers reads as slowly as it is told.
 
-``SlowFiles`` mounts it from a process of its own and unmounts it; ``python -m
+``slow_files`` mounts it from a process of its own and unmounts it; ``python -m
 bench.control.slow_files SOURCE TARGET`` is that process, told on stdin, one JSON line each:
 ``{"storage_ms": M}`` (every read request takes at least so long) and ``{"stalls": true}`` (the
 first dataset's files do not answer until it says false). Requests are served by threads, each
@@ -13,41 +13,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from bench import shown_files
+from bench.child import Player
 
 
-class SlowFiles:
-    """In a ``with`` block: ``target`` shows ``source``.
+def slow_files(source: Path, target: Path) -> contextlib.AbstractContextManager[Player]:
+    """Shows ``source`` at ``target`` in a ``with`` block; its process is told how slowly.
 
     Raises:
         PermissionError: on entering, where nothing may be mounted.
     """
-
-    def __init__(self, source: Path, target: Path) -> None:
-        self._mounted = contextlib.ExitStack()
-        self._shown = shown_files.mounted("bench.control.slow_files", source, target)
-        self._server: subprocess.Popen[str] | None = None
-
-    def __enter__(self) -> SlowFiles:
-        self._server = self._mounted.enter_context(self._shown)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._mounted.close()
-
-    def tell(self, command: dict[str, Any]) -> None:
-        """One JSON line to the server."""
-        assert self._server is not None
-        assert self._server.stdin is not None
-        self._server.stdin.write(json.dumps(command) + "\n")
-        self._server.stdin.flush()
+    return shown_files.mounted("bench.control.slow_files", source, target)
 
 
 class _Slowness:

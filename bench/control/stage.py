@@ -12,20 +12,17 @@ Not here: when something happens (``bench.control.runner``).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
+from bench.child import Player
 from bench.control.group import MemoryGroup
 from bench.control.memory import headroom_bytes
 from bench.control.scenario import Event, Reader, Scenario, size
-from bench.control.slow_files import SlowFiles
+from bench.control.slow_files import slow_files
 
 FAKE_MODULES = Path(__file__).with_name("fake_nvml")
 ROOT = Path(__file__).parents[2]
@@ -48,8 +45,8 @@ class Stage:
         self.spec = spec
         self._group: MemoryGroup | None = None
         self._stack = contextlib.ExitStack()
-        self._neighbour: subprocess.Popen[str] | None = None
-        self._files: SlowFiles | None = None
+        self._neighbour: Player | None = None
+        self._files: Player | None = None
         self._fed = threading.Event()
         self._reached = threading.Event()
         self._meminfo: Path | None = None
@@ -67,19 +64,21 @@ class Stage:
                 self._group = stack.enter_context(MemoryGroup(scenario.limit_bytes))
             self._set_environment()
             if scenario.slow_files:
-                self._files = stack.enter_context(SlowFiles(self.spec.parent, self.folder / "data"))
+                self._files = stack.enter_context(
+                    slow_files(self.spec.parent, self.folder / "data")
+                )
                 self.spec = self.folder / "data" / self.spec.name
             if any("neighbour" in name for one in scenario.script for name in one.what):
-                self._neighbour = self._start_neighbour(stack)
+                group = "" if self._group is None else self._group.beside
+                env = {**os.environ, "PYTHONPATH": self.environment["PYTHONPATH"]}
+                self._neighbour = stack.enter_context(
+                    Player("bench.control.neighbour", group, env=env, hears=self._hear)
+                )
+                self._reached.wait(LONGEST_TAKE_S)  # it says that it is ready
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._fed.set()
         self._stack.close()
 
@@ -91,7 +90,7 @@ class Stage:
     @property
     def neighbour_pid(self) -> int:
         """Of the neighbour; 0 where there is none."""
-        return 0 if self._neighbour is None else self._neighbour.pid
+        return 0 if self._neighbour is None else self._neighbour.process.pid
 
     @property
     def oom_kills(self) -> int:
@@ -102,15 +101,12 @@ class Stage:
         """Let one thing happen; returns what it amounted to, in numbers."""
         ((what, value),) = event.what.items()
         floor = self._scenario.floor_bytes
-        if what in ("neighbour_leaves", "neighbour_keeps"):
-            left = floor + size(value)
+        if what in ("neighbour_leaves", "neighbour_keeps", "neighbour_takes"):
             self._reached.clear()
-            self._tell({"take": left, "keep": what == "neighbour_keeps"})
-            reached = self._reached.wait(LONGEST_TAKE_S)
-            return {"leaves_bytes": left, "reached": reached}
-        if what == "neighbour_takes":
-            self._reached.clear()
-            self._tell({"hold": value})
+            if what == "neighbour_takes":
+                self._tell({"hold": value})
+            else:
+                self._tell({"take": floor + size(value), "keep": what == "neighbour_keeps"})
             return {"reached": self._reached.wait(LONGEST_TAKE_S)}
         if what == "neighbour_lets_go":
             self._tell({"let_go": True})
@@ -130,7 +126,7 @@ class Stage:
             self._readable(bool(value))
         elif what in ("storage_ms", "stalls"):
             assert self._files is not None
-            self._files.tell({what: value})
+            self._files.say({what: value})
         else:
             raise ValueError(f"nobody on the stage knows how to do {what}")
         return {}
@@ -178,48 +174,13 @@ class Stage:
         _copy_meminfo(self._meminfo)
         threading.Thread(target=_feed, args=(self._meminfo, self._fed), daemon=True).start()
 
-    def _start_neighbour(self, stack: contextlib.ExitStack) -> subprocess.Popen[str]:
-        group = "" if self._group is None else self._group.beside
-        process = subprocess.Popen(
-            [sys.executable, "-m", "bench.control.neighbour", group],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": self.environment["PYTHONPATH"]},
-        )
-        stack.callback(_end, process)
-        assert process.stdout is not None
-        process.stdout.readline()
-        threading.Thread(target=self._hear, args=(process.stdout,), daemon=True).start()
-        return process
-
-    def _hear(self, said: IO[str]) -> None:
-        with said:
-            for _ in said:
-                self._reached.set()
+    def _hear(self, line: str | None) -> None:
+        if line:
+            self._reached.set()
 
     def _tell(self, command: dict[str, Any]) -> None:
         assert self._neighbour is not None
-        say(self._neighbour.stdin, command)
-
-
-def say(pipe: IO[str] | None, command: dict[str, Any]) -> None:
-    """One JSON line to a process that may be gone."""
-    assert pipe is not None
-    with contextlib.suppress(OSError, ValueError):
-        pipe.write(json.dumps(command) + "\n")
-        pipe.flush()
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(OSError):
-        process.stdin.close()
-    try:
-        process.wait(5.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        self._neighbour.say(command)
 
 
 def _feed(copy: Path, done: threading.Event) -> None:

@@ -12,39 +12,30 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from bench.endurance.claims import Check, Circumstances, Claim
-from bench.endurance.control import control
+from bench.checks import Check, table
 from bench.endurance.frames import frames
-from bench.endurance.interpreter import interpreter
-from bench.endurance.lifecycle import open_and_close, ring, state_size
+from bench.endurance.lifecycle import open_and_close, validation
 from bench.endurance.memory import by_datasets, memory, soak, trainer_memory
-from bench.endurance.supervision import starved, stops
-from bench.endurance.survival import decode_kills, kills, retunes
-from bench.endurance.validations import validation
-from bench.endurance.work import work
+from bench.endurance.passes import Circumstances
+from bench.endurance.survival import decode_kills, kills, retunes, starved, stops
 
-CHECKS: dict[str, Check] = {
+CHECKS: dict[str, Callable[[Circumstances], list[Check]]] = {
     "trainer": trainer_memory,
-    "state": state_size,
-    "ring": ring,
     "retunes": retunes,
     "kills": kills,
     "lifecycle": open_and_close,
-    "work": work,
     "memory": memory,
     "datasets": by_datasets,
     "soak": soak,
     "decode-kills": decode_kills,
     "stops": stops,
     "starved": starved,
-    "interpreter": interpreter,
     "validation": validation,
-    "control": control,
     "frames": frames,
 }
 
@@ -52,7 +43,7 @@ CHECKS: dict[str, Check] = {
 def main() -> None:
     chosen = _arguments()
     given = Circumstances(chosen.reader, 60 * chosen.minutes)
-    claims: list[Claim] = []
+    claims: list[Check] = []
     errors = Console(stderr=True)
     for name in track(chosen.only, "checks", console=errors, disable=not errors.is_terminal):
         print(f"{name} …", file=sys.stderr, flush=True)
@@ -60,13 +51,7 @@ def main() -> None:
     if chosen.json:
         print(json.dumps([dataclasses.asdict(one) for one in claims], indent=2))
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("claim", "measured", "wanted", ""):
-        table.add_column(column)
-    for one in claims:
-        mark = {True: "met", False: "MISSED", None: ""}[one.met]
-        table.add_row(one.claim, one.figure, one.wanted, mark)
-    Console(width=max(Console().width, 140)).print(table)
+    Console(width=max(Console().width, 140)).print(table(claims))
 
 
 def _arguments() -> argparse.Namespace:

@@ -29,9 +29,11 @@ from typing import Any
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.host.units import MIB
 from autoloader.lightning import AutoLoaderDataModule
+from bench.checks import Check, all_of, reported
+from bench.child import ChildFailedError, answer
 from bench.control.group import MemoryGroup, NoGroupError, join
 from bench.data import ensure_data
-from bench.endurance.claims import HELD, Circumstances, Claim
+from bench.endurance.passes import HELD, Circumstances
 
 BATCHES, KILLS = 240, 6
 SIZES = ("0", "60MB", "200MB", "800MB", "2GB")
@@ -42,7 +44,7 @@ SETTLED_PASSES, MOST_PASSES = 3, 12
 """Hits are steady once so many passes had the same size; it is given up after so many."""
 
 
-def frames(_: Circumstances) -> list[Claim]:
+def frames(_: Circumstances) -> list[Check]:
     """All three."""
     return [*_killed(), _validated(), *_halved()]
 
@@ -53,16 +55,14 @@ def _spec() -> PipelineSpec:
     return spec.model_copy(update={"mixing": mixing, "reader": "indexed"})
 
 
-def _killed() -> list[Claim]:
+def _killed() -> list[Check]:
     calm = list(_sums(1, "0", disturbed=False))
     found = []
     for processes in range(1, 1 + min(3, len(os.sched_getaffinity(0)))):
         came = list(_sums(processes, SIZES[-1], disturbed=True))
         same = sum(a == b for a, b in zip(calm, came, strict=True))
-        claim = f"{processes} decode processes, {KILLS} kills, {len(SIZES)} sizes at random"
-        found.append(
-            Claim(f"{claim}: the same batches", f"{same} of {len(calm)}", "all", same == len(calm))
-        )
+        name = f"{processes} decode processes, {KILLS} kills, {len(SIZES)} sizes at random"
+        found.append(all_of(f"{name}: the same batches", same, len(calm)))
     return found
 
 
@@ -92,7 +92,7 @@ def _arrays(batch: Any) -> Iterator[bytes]:
             yield repr(value).encode() if isinstance(value, list) else value.tobytes()
 
 
-def _validated() -> Claim:
+def _validated() -> Check:
     """Each validation with its loader warm: what begins anew is the same for both."""
     module = AutoLoaderDataModule(
         ensure_data("demo_small"),
@@ -110,7 +110,7 @@ def _validated() -> Claim:
             samples = sum(len(batch["dataset_index"]) for batch in validation)
             took.append(time.perf_counter() - began)
     first, *later = took
-    return Claim(
+    return Check(
         f"validation of {samples} samples, the second and third against the first",
         ", ".join(f"{first / one:.1f} x" for one in later) + f" (first {first:.2f} s)",
         ">= 3 x",
@@ -118,22 +118,20 @@ def _validated() -> Claim:
     )
 
 
-def _halved() -> list[Claim]:
+def _halved() -> list[Check]:
     limit = FLOOR_BYTES + PROCESSES_BYTES + 1500 * MIB // 2
     try:
         with MemoryGroup(limit) as group:
-            command = [sys.executable, "-m", __spec__.name, group.run]
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            told = answer("bench.endurance.frames", group.run, longest_s=3600)
             kills = group.oom_kills
     except (NoGroupError, PermissionError) as error:
-        return [Claim("half the memory", f"left out: {error}", "reported", None)]
-    if ran.returncode:
-        return [Claim("half the memory", ran.stderr[-300:], "it runs", met=False)]
-    told = json.loads(ran.stdout.splitlines()[-1])
+        return [reported("half the memory", f"left out: {error}")]
+    except ChildFailedError as error:
+        return [Check("half the memory", str(error)[-300:], "it runs", met=False)]
     points = 100 * (told["measured"] - told["foretold"])
     return [
-        Claim(f"a cgroup of {limit // MIB} MiB: killed for memory", str(kills), "0", kills == 0),
-        Claim(
+        Check(f"a cgroup of {limit // MIB} MiB: killed for memory", str(kills), "0", kills == 0),
+        Check(
             f"there: hits with {told['cache_bytes'] // MIB} MiB held, foretold and measured",
             f"{told['foretold']:.1%}, {told['measured']:.1%}",
             "within 2 points",

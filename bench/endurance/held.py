@@ -14,45 +14,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from bench.child import environment
+from bench.control.trainer import endless
 from bench.processes import resident_bytes, tree_pss_bytes
 
-READ_EVERY = 20
-SOAK_EVERY_S = 1.0
-
-
-def held_by(
-    spec: Path,
-    *,
-    output: str = "numpy",
-    knobs: Mapping[str, Any] | None = None,
-    batches: int = 300,
-    soak_s: float = 0.0,
-) -> dict[str, Any]:
-    """What a loader of ``spec`` holds: see ``measure``."""
-    job = {
-        "spec": str(spec),
-        "output": output,
-        "knobs": dict(knobs or {}),
-        "batches": batches,
-        "soak_s": soak_s,
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.endurance.held", json.dumps(job)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        env=environment(),
-    )
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+READ_EVERY, SOAK_EVERY_S = 20, 1.0
 
 
 def measure(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,7 +33,7 @@ def measure(job: Mapping[str, Any]) -> dict[str, Any]:
         the ring's pages left out. ``peak_bytes``: most that loader and children held.
         ``first_batch_s``, ``close_s``: from ``AutoLoader()`` to the first batch, and in
         ``close()``. ``tensorflow``: whether this process has imported it. ``series``: (seconds,
-        bytes) of a soak.
+        bytes).
     """
     if job["output"] == "torch":
         import torch  # noqa: F401 what a trainer has imported anyway
@@ -76,32 +46,27 @@ def measure(job: Mapping[str, Any]) -> dict[str, Any]:
     loader = AutoLoader(
         job["spec"], output=job["output"], profile="local_dev", knobs=job["knobs"] or None
     )
-    first_s, next_s, taken, peak = 0.0, 0.0, 0, 0
+    first_s, next_s = 0.0, 0.0
     series: list[tuple[float, int]] = []
-    over = False
-    while not over:
-        for _batch in loader:
-            now_s = time.monotonic() - began_s
-            first_s = first_s or now_s
-            taken += 1
-            due = now_s >= next_s if job["soak_s"] else taken % READ_EVERY == 0
-            if due:
-                held = tree_pss_bytes(os.getpid(), shared_memory=False) - before
-                peak, next_s = max(peak, held), now_s + SOAK_EVERY_S
-                series.append((round(now_s, 2), held))
-            over = now_s >= job["soak_s"] if job["soak_s"] else taken >= job["batches"]
-            if over:
-                break
+    for taken, _batch in enumerate(endless(loader), 1):
+        now_s = time.monotonic() - began_s
+        first_s = first_s or now_s
+        if now_s >= next_s if job["soak_s"] else taken % READ_EVERY == 0:
+            held = tree_pss_bytes(os.getpid(), shared_memory=False) - before
+            next_s = now_s + SOAK_EVERY_S
+            series.append((round(now_s, 2), held))
+        if now_s >= job["soak_s"] if job["soak_s"] else taken >= job["batches"]:
+            break
     added = resident_bytes(os.getpid()) - resident
     closing_s = time.monotonic()
     loader.close()
     return {
         "resident_bytes": added,
-        "peak_bytes": peak,
+        "peak_bytes": max(0, *(held for _, held in series)),
         "first_batch_s": first_s,
         "close_s": time.monotonic() - closing_s,
         "tensorflow": "tensorflow" in sys.modules,
-        "series": series if job["soak_s"] else [],
+        "series": series,
     }
 
 

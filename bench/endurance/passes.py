@@ -1,4 +1,4 @@
-"""Reads whole passes of the demo mixture and counts that every sample came exactly once.
+"""What checks share: what may be chosen, the mixture, and whether each sample came exactly once.
 
 Not here: what disturbs the loader meanwhile (``bench.endurance.survival``).
 """
@@ -6,22 +6,43 @@ Not here: what disturbs the loader meanwhile (``bench.endurance.survival``).
 from __future__ import annotations
 
 import collections
-import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.demo import ensure_demo
-from bench.endurance.claims import HELD
+from bench.checks import Check, all_of
+
+HELD: dict[str, Any] = {"output": "numpy", "profile": "local_dev", "controller": False}
+"""Knobs move where a check moves them, and nowhere else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a person may choose.
+
+    Attributes:
+        reader: of the loaders that are disturbed.
+        soak_s: how long the soak lasts.
+    """
+
+    reader: str = "stream"
+    soak_s: float = 300.0
+
+    @property
+    def start(self) -> dict[str, Any]:
+        """Knobs to begin with."""
+        return {"ring_slots": 8, "queue_samples": 32, "reader": self.reader}
 
 
 def passes_mixture(scale: float = 0.08) -> PipelineSpec:
     """The demo mixture in small, each epoch one pass of every dataset."""
-    spec = PipelineSpec.from_yaml(ensure_demo(scale=scale))
-    plain = spec.model_dump(mode="json")
-    plain["weights"] = "natural"
-    return PipelineSpec.from_mapping(plain)
+    plain = PipelineSpec.from_yaml(ensure_demo(scale=scale)).model_dump(mode="json")
+    for one in plain["datasets"]:
+        del one["weight"]
+    return PipelineSpec.from_mapping({**plain, "weights": "natural"})
 
 
 class Counted:
@@ -45,31 +66,12 @@ class Counted:
             self._seen[self._names[dataset], pass_][tuple(place)] += 1
         self._last_s = time.perf_counter()
 
-    def wrong_passes(self) -> tuple[int, int]:
-        """(passes that are over, those of them that are not exactly their sample set)."""
+    def exact(self, what: str) -> Check:
+        """Whether passes that are over are exactly their sample set."""
         over = [key for key in self._seen if (key[0], key[1] + 1) in self._seen]
-        wrong = [
+        right = [
             key
             for key in over
-            if len(self._seen[key]) != self._sizes[key[0]] or max(self._seen[key].values()) > 1
+            if len(self._seen[key]) == self._sizes[key[0]] and max(self._seen[key].values()) == 1
         ]
-        return len(over), len(wrong)
-
-
-def run_epochs(
-    epochs: int,
-    act: Callable[[AutoLoader, random.Random], None] | None,
-    every: int,
-    start: dict[str, Any],
-) -> tuple[Counted, int]:
-    """Read passes, acting on the loader about every so many batches; how often it was."""
-    drawn, acted = random.Random(7), 0
-    with AutoLoader(passes_mixture(), **HELD, knobs=start) as loader:
-        counted = Counted(loader)
-        for _ in range(epochs):
-            for batch in loader:
-                counted.note(batch)
-                if act is not None and drawn.random() < 1 / every:
-                    act(loader, drawn)
-                    acted += 1
-    return counted, acted
+        return all_of(f"{what}: passes exact", len(right), len(over))

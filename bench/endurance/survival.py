@@ -1,49 +1,69 @@
-"""Retunes and kills: nothing is lost, nothing comes twice, and what that costs.
+"""Retunes, kills and stops: nothing is lost, nothing comes twice, and what that costs.
 
-Not here: counting samples (``bench.endurance.passes``).
+Stopped processes are replaced in time; those that only get no processor are left alone.
+
+Not here: the judgement of the loader (``autoloader.host.supervision``), counting samples
+(``bench.endurance.passes``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from autoloader import AutoLoader
-from bench.endurance.claims import HELD, Circumstances, Claim
-from bench.endurance.passes import Counted, passes_mixture, run_epochs
+from bench.checks import Check, all_of, reported
+from bench.control.trainer import endless
+from bench.endurance.passes import HELD, Circumstances, Counted, passes_mixture
 
 KILLS, DECODE_KILLS = 50, 20
+FOUND_S, STARVED_S, BUSY = 30.0, 180.0, 12
+KNOBS = {"reader": "indexed", "decode_processes": 2, "read_ahead": 1, "ring_slots": 4}
+_WHICH = {"the child": (0,), "a decode process": (1,), "the child and both": (0, 1, 2)}
 
 
-def retunes(given: Circumstances) -> list[Claim]:
-    calm, _ = run_epochs(10, None, 1, given.start)
-    counted, acted = run_epochs(10, _random_retune, 3, given.start)
-    over, wrong = counted.wrong_passes()
-    gaps, before = np.array(counted.gaps_s[8:]), np.array(calm.gaps_s[8:])
-    p50, p99 = np.percentile(gaps, [50, 99])
+def retunes(given: Circumstances) -> list[Check]:
+    """Ten epochs, and ten with a random retune about every third batch."""
+    gaps: dict[int, Any] = {}
+    for every in (0, 3):
+        drawn, acted = random.Random(7), 0
+        with AutoLoader(passes_mixture(), **HELD, knobs=given.start) as loader:
+            counted = Counted(loader)
+            for _ in range(10):
+                for batch in loader:
+                    counted.note(batch)
+                    if every and drawn.random() < 1 / every:
+                        _random_retune(loader, drawn)
+                        acted += 1
+        gaps[every] = np.array(counted.gaps_s[8:])
+    p50, p99 = np.percentile(gaps[3], [50, 99])
+    most, calm = gaps[3].max(), gaps[0].max()
     return [
-        Claim(
-            f"{acted} random retunes: passes exact", f"{over - wrong} of {over}", "all", not wrong
-        ),
-        Claim("retunes: p99 gap / p50 gap", f"{p99 / p50:.1f}", "≤ 5", bool(p99 <= 5 * p50)),
-        Claim(
+        counted.exact(f"{acted} random retunes"),
+        Check("retunes: p99 gap / p50 gap", f"{p99 / p50:.1f}", "≤ 5", bool(p99 <= 5 * p50)),
+        Check(
             "retunes: largest gap / undisturbed largest",
-            f"{gaps.max() / before.max():.2f} ({gaps.max():.3f} s / {before.max():.3f} s)",
+            f"{most / calm:.2f} ({most:.3f} s / {calm:.3f} s)",
             "≤ 2",
-            bool(gaps.max() <= 2 * before.max()),
+            bool(most <= 2 * calm),
         ),
     ]
 
 
 def _random_retune(loader: AutoLoader, drawn: random.Random) -> None:
-    cycle = drawn.randint(1, 2)
     # Σ cycle_length is bounded by 4 × cpus + datasets: eight datasets may have two on two cpus.
     name = drawn.choice(loader.dataset_names[:8])
-    most = loader.plan.mixture.shards[name]
-    own = min(cycle, most)
+    own = min(drawn.randint(1, 2), loader.plan.mixture.shards[name])
     loader.retune(
         **{
             f"{name}.cycle_length": own,
@@ -59,62 +79,52 @@ def _random_retune(loader: AutoLoader, drawn: random.Random) -> None:
     )
 
 
-def kills(given: Circumstances) -> list[Claim]:
+def kills(given: Circumstances) -> list[Check]:
+    """The child is killed at random; then two epochs in peace."""
     drawn, killed = random.Random(11), 0
     with AutoLoader(passes_mixture(), **HELD, knobs=given.start) as loader:
         counted = Counted(loader)
         slot_bytes = loader.plan.mixture.layout.slot_bytes
-        while killed < KILLS:
+        calm_epochs = 0
+        while calm_epochs < 2:
+            calm_epochs += killed == KILLS
             for batch in loader:
                 counted.note(batch)
                 if drawn.random() < 0.12 and killed < KILLS:
                     os.kill(loader.statistics().worker_pids[0], signal.SIGKILL)
                     killed += 1
-        for _ in range(2):
-            for batch in loader:
-                counted.note(batch)
         statistics = loader.statistics()
-        held = statistics.ring.allocated_bytes
+        held = statistics.ring.allocated_bytes / slot_bytes
         slots = loader.knobs.ring_slots
-    over, wrong = counted.wrong_passes()
     slow = [gap for gap in counted.gaps_s if gap > 0.5]
     return [
-        Claim(f"{killed} × kill -9: passes exact", f"{over - wrong} of {over}", "all", not wrong),
-        Claim(
+        counted.exact(f"{killed} × kill -9"),
+        reported(
             "kills: restarts, and slow batches behind them (median, longest)",
             f"{statistics.restarts}, {np.median(slow):.2f} s, {max(slow):.2f} s",
-            "reported",
-            None,
         ),
-        Claim(
+        Check(
             "kills: ring pages held at the end / slots",
-            f"{held / slot_bytes:.1f} / {slots}",
+            f"{held:.1f} / {slots}",
             "≤ slots",
-            held <= slots * slot_bytes,
+            held <= slots,
         ),
     ]
 
 
-def decode_kills(_: Circumstances) -> list[Claim]:
+def decode_kills(_: Circumstances) -> list[Check]:
     """A decode process killed 20 times over a pass: the sequence is the undisturbed one."""
     calm, disturbed = _sequence(0), _sequence(DECODE_KILLS)
-    same = sum(a == b for a, b in zip(calm, disturbed, strict=False))
-    return [
-        Claim(
-            f"{DECODE_KILLS} × kill -9 of a decode process over a pass: same samples",
-            f"{same} of {len(calm)}",
-            "all",
-            calm == disturbed,
-        )
-    ]
+    same = sum(a == b for a, b in zip(calm, disturbed, strict=True))
+    name = f"{DECODE_KILLS} × kill -9 of a decode process over a pass: same samples"
+    return [all_of(name, same, len(calm))]
 
 
 def _sequence(kills: int) -> list[tuple[int, ...]]:
     """The samples of a pass during which decode processes are killed."""
     drawn, killed = random.Random(5), 0
     found: list[tuple[int, ...]] = []
-    knobs = {"reader": "indexed", "decode_processes": 2, "read_ahead": 1, "ring_slots": 4}
-    with AutoLoader(passes_mixture(), **HELD, knobs=knobs) as loader:
+    with AutoLoader(passes_mixture(), **HELD, knobs=KNOBS) as loader:
         every = max(1, len(loader) // (kills + 1))
         for number, batch in enumerate(loader):
             found += map(tuple, batch["provenance"].tolist())
@@ -123,3 +133,72 @@ def _sequence(kills: int) -> list[tuple[int, ...]]:
                 killed += 1
     assert killed == kills
     return found
+
+
+def stops(_: Circumstances) -> list[Check]:
+    """SIGSTOP of the child, of a decode process, of all at once, each in a pass of its own."""
+    found = []
+    for what, numbers in _WHICH.items():
+        with AutoLoader(passes_mixture(), **HELD, knobs=KNOBS) as loader:
+            counted = Counted(loader)
+            for epoch in range(3):
+                for number, batch in enumerate(loader):
+                    counted.note(batch)
+                    if epoch == 0 and number == 20:
+                        pids = [loader.statistics().worker_pids[one] for one in numbers]
+                        for pid in pids:
+                            os.kill(pid, signal.SIGSTOP)
+            alive = sum(Path(f"/proc/{pid}").exists() for pid in pids)
+        longest_s = max(counted.gaps_s)
+        found += [
+            Check(
+                f"SIGSTOP of {what}: longest wait for a batch; stopped ones that are left",
+                f"{longest_s:.1f} s; {alive}",
+                f"≤ {FOUND_S:.0f} s; 0",
+                longest_s <= FOUND_S and not alive,
+            ),
+            counted.exact(f"SIGSTOP of {what}"),
+        ]
+    return found
+
+
+def starved(_: Circumstances) -> list[Check]:
+    """Beside busy loops, from before the start on."""
+    mixture = passes_mixture()
+    with _busy_processors(), AutoLoader(mixture, **HELD, knobs=KNOBS) as loader:
+        counted, pids = Counted(loader), list[int]()
+        until, batches = time.monotonic() + STARVED_S, endless(loader)
+        while time.monotonic() < until:
+            counted.note(next(batches))
+            pids = pids or list(loader.statistics().worker_pids)
+        statistics = loader.statistics()
+    same = list(statistics.worker_pids) == pids
+    return [
+        Check(
+            f"{BUSY} busy loops on two processors for {STARVED_S:.0f} s: restarts; same processes",
+            f"{statistics.restarts}; {'yes' if same else 'no'}",
+            "0; yes",
+            statistics.restarts == 0 and same,
+        ),
+        reported(
+            "starved: batches, longest wait",
+            f"{len(counted.gaps_s) + 1}, {max(counted.gaps_s):.1f} s",
+        ),
+        counted.exact("starved"),
+    ]
+
+
+@contextlib.contextmanager
+def _busy_processors() -> Iterator[None]:
+    """This process and all that it starts share two processors with busy loops."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:2])
+    code = f"import os\nwhile os.getppid() == {os.getpid()}: pass"  # no longer than this process
+    loops = [subprocess.Popen([sys.executable, "-S", "-c", code]) for _ in range(BUSY)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+        os.sched_setaffinity(0, before)

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
+from bench.checks import Check, table
+from bench.child import ChildFailedError
 from bench.gate.baseline import (
     PLACE,
     Baseline,
@@ -32,9 +33,9 @@ from bench.gate.baseline import (
     load_baseline,
     timed_baseline,
 )
-from bench.gate.turns import COUNTINGS, SHORT, CountFailedError, run_counting
+from bench.gate.turns import COUNTINGS, SHORT, run_counting
 from bench.report import save
-from bench.runner import Patience, TurnFailedError
+from bench.runner import Patience
 from bench.scenario import load_scenarios
 from bench.suite import run_suite
 
@@ -42,14 +43,17 @@ from bench.suite import run_suite
 def main() -> int:
     arguments = _arguments()
     try:
-        counts = _count(SHORT if arguments.short else tuple(COUNTINGS))
+        counts = {}
+        for name in SHORT if arguments.short else COUNTINGS:
+            print(f"counting: {name}", file=sys.stderr, flush=True)
+            counts[name] = run_counting(name)
         if arguments.write:
             return _write(counts, arguments.run)
         baseline = load_baseline()
         verdicts = judge_counts(baseline, counts)
         if not (arguments.short or arguments.counts):
             verdicts += judge_ratios(baseline, _measured(baseline, arguments.run))
-    except (CountFailedError, TurnFailedError) as error:
+    except ChildFailedError as error:
         print(f"bench.gate: {error}", file=sys.stderr)
         return 4
     if arguments.json:
@@ -57,14 +61,6 @@ def main() -> int:
     else:
         _show(verdicts)
     return 0 if all(one.passed for one in verdicts) else 1
-
-
-def _count(names: Sequence[str]) -> dict[str, dict[str, float]]:
-    counts = {}
-    for number, name in enumerate(names, start=1):
-        print(f"counting {number}/{len(names)}: {name}", file=sys.stderr, flush=True)
-        counts[name] = run_counting(name)
-    return counts
 
 
 def _measured(baseline: Baseline, run: Path | None) -> list[dict[str, Any]]:
@@ -97,14 +93,16 @@ def _write(counts: dict[str, dict[str, float]], run: Path | None) -> int:
 
 
 def _show(verdicts: Sequence[Verdict]) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("where", "figure", "found", "allowed", ""):
-        table.add_column(column, justify="right" if column in ("found", "allowed") else "left")
-    for one in verdicts:
-        word = "ok" if one.passed else "WORSE"
-        word += ", better than the baseline knows" if one.better else ""
-        table.add_row(one.where, one.figure, one.found, one.wanted, word)
-    Console(width=max(Console().width, 140)).print(table)
+    shown = (
+        Check(
+            f"{one.where}: {one.figure}",
+            one.found + ", better than the baseline knows" * one.better,
+            one.wanted,
+            one.passed,
+        )
+        for one in verdicts
+    )
+    Console(width=max(Console().width, 140)).print(table(shown))
 
 
 def _arguments() -> argparse.Namespace:

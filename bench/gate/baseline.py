@@ -17,27 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from bench.scenario import Strict
 
 PLACE = Path(__file__).parents[1] / "baseline.json"
 
-Worse = Literal["more", "less", "other"]
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Count(_Strict):
+class Count(Strict):
     """One counted figure."""
 
     value: float
     tolerance: float = Field(0.0, ge=0, description="share of the value")
     slack: float = Field(0.0, ge=0, description="in the figure's own unit")
-    worse: Worse = "more"
+    worse: Literal["more", "other"] = "more"
 
 
-class Ratio(_Strict):
+class Ratio(Strict):
     """One measured figure of a scenario: its median, and the bounds of its interval."""
 
     value: float
@@ -46,7 +42,7 @@ class Ratio(_Strict):
     worse: Literal["more", "less"]
 
 
-class Baseline(_Strict):
+class Baseline(Strict):
     """The file.
 
     ``counted``: name of a counting → figure → its limit. ``timed``: scenario → title → ratio.
@@ -151,17 +147,10 @@ def judge_counts(baseline: Baseline, counts: Mapping[str, Mapping[str, float]]) 
             value = own.get(figure)
             low = limit.value * (1 - limit.tolerance) - limit.slack
             high = limit.value * (1 + limit.tolerance) + limit.slack
-            if limit.worse == "more":
-                passed, better = value is not None and value <= high, False
-                better = value is not None and value < low
-                wanted = f"≤ {high:,.4g}"
-            elif limit.worse == "less":
-                passed = value is not None and value >= low
-                better = value is not None and value > high
-                wanted = f"≥ {low:,.4g}"
-            else:
-                passed, better = value is not None and low <= value <= high, False
-                wanted = f"{limit.value:,.4g}"
+            exact = limit.worse == "other"
+            passed = value is not None and value <= high and (value >= low or not exact)
+            better = value is not None and value < low and not exact
+            wanted = f"{limit.value:,.4g}" if exact else f"≤ {high:,.4g}"
             found = "not counted" if value is None else f"{value:,.4g}"
             verdicts.append(Verdict(name, figure, found, wanted, passed, better))
     return verdicts

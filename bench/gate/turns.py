@@ -6,17 +6,13 @@ Not here: the counting (``bench.gate.counted``), the limits (``bench.gate.baseli
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.child import environment
+from bench.child import answer
 from bench.data import ensure_data
 from bench.gate.counted import ENVIRONMENT
-
-LONGEST_TURN_S = 600.0
 
 _INDEXED = {
     "reader": "indexed",
@@ -63,35 +59,13 @@ COUNTINGS: Mapping[str, Counting] = {
 }
 
 
-class CountFailedError(Exception):
-    """A counted loader failed; the message holds the end of what it said."""
-
-
 def run_counting(name: str) -> dict[str, float]:
     """The counts of ``COUNTINGS[name]``, from a process of its own.
 
     Raises:
-        CountFailedError: it gave none.
+        ChildFailedError: it gave none.
     """
-    chosen = COUNTINGS[name]
-    job = {
-        "spec": str(ensure_data("counted")),
-        "mixing": chosen.mixing,
-        "knobs": chosen.knobs,
-    }
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.gate.counted", json.dumps(job)],
-            capture_output=True,
-            text=True,
-            env={**environment(), **ENVIRONMENT},
-            timeout=LONGEST_TURN_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise CountFailedError(f"{name}: no counts in {LONGEST_TURN_S:.0f} s") from error
-    if done.returncode != 0 or not done.stdout.strip():
-        said = "\n".join(done.stderr.strip().splitlines()[-8:])
-        raise CountFailedError(f"{name} ended with {done.returncode}:\n{said}")
-    counts: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    chosen, spec = COUNTINGS[name], ensure_data("counted")
+    job = {"spec": str(spec), "mixing": chosen.mixing, "knobs": chosen.knobs}
+    counts: dict[str, float] = answer("bench.gate.counted", json.dumps(job), own=ENVIRONMENT)
     return counts

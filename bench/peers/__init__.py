@@ -15,8 +15,8 @@ Not here: when and how long it runs (``bench.window``, ``bench.runner``).
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -27,17 +27,16 @@ from bench.child import environment
 
 KINDS: Mapping[str, str] = {
     "autoloader": "bench.peers.autoloader:Loader",
-    "plain_tfdata": "bench.peers.plain_tfdata:PlainTfData",
-    "divided_tfdata": "bench.peers.layouts:Divided",
-    "sqrt_tfdata": "bench.peers.layouts:Sqrt",
-    "octo_style": "bench.peers.layouts:OctoStyle",
+    "plain_tfdata": "bench.peers.tfdata:PlainTfData",
+    "divided_tfdata": "bench.peers.tfdata:Divided",
+    "sqrt_tfdata": "bench.peers.tfdata:Sqrt",
+    "octo_style": "bench.peers.tfdata:OctoStyle",
     "torch_workers": "bench.peers.torch_workers:TorchWorkers",
     "grain": "bench.peers.grain_records:GrainRecords",
     "map_dataset": "bench.peers.map_dataset:MapDataset",
-    "lerobot_frames": "bench.peers.lerobot_frames:LeRobotFrames",
-    "decode_alone": "bench.peers.decode_alone:DecodeAlone",
-    "copy_alone": "bench.peers.copy_alone:CopyAlone",
-    "read_alone": "bench.peers.read_alone:ReadAlone",
+    "decode_alone": "bench.peers.limits:DecodeAlone",
+    "copy_alone": "bench.peers.limits:CopyAlone",
+    "read_alone": "bench.peers.limits:ReadAlone",
 }
 """What a scenario may name as ``kind``, and the class behind it."""
 
@@ -79,11 +78,7 @@ def open_contender(kind: str, spec: Path, settings: Mapping[str, Any]) -> Conten
 
 def contender_class(kind: str) -> Callable[[Path, Mapping[str, Any]], Contender]:
     """The class behind ``kind``, imported."""
-    module, _, name = KINDS[kind].partition(":")
-    found: Callable[[Path, Mapping[str, Any]], Contender] = getattr(
-        importlib.import_module(module), name
-    )
-    return found
+    return pkgutil.resolve_name(KINDS[kind])  # type: ignore[no-any-return]
 
 
 def settled(kind: str, known: Mapping[str, int], settings: Mapping[str, int]) -> dict[str, int]:

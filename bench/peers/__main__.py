@@ -27,6 +27,10 @@ def main() -> int:
     if sys.version_info < (3, 11):
         print("bench.peers: Grain and datasets need Python 3.11 or newer", file=sys.stderr)
         return 2
+    import tomllib
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    packages = declared["optional-dependencies"]["bench"]
     python = ENVIRONMENT / "bin/python"
     if not python.exists():
         subprocess.run(
@@ -37,16 +41,7 @@ def main() -> int:
         (place / "below.pth").write_text(f"import site; site.addsitedir({below!r})\n")
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     limits = ["--disable-pip-version-check", "--constraint", str(ROOT / "constraints.txt")]
-    return subprocess.run([*command, *limits, *_packages()], check=False).returncode
-
-
-def _packages() -> list[str]:
-    """What ``pyproject.toml`` declares as the extra ``bench``."""
-    import tomllib
-
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    found: list[str] = declared["project"]["optional-dependencies"]["bench"]
-    return found
+    return subprocess.run([*command, *limits, *packages], check=False).returncode
 
 
 if __name__ == "__main__":

@@ -11,11 +11,12 @@ Not here: a peer's own format (its module).
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,15 +112,7 @@ class Layout:
 
     def write(self, place: Path) -> None:
         """Keeps it in ``place``."""
-        told = {name: getattr(self, name) for name in self.__slots__}
-        (place / "layout.json").write_text(json.dumps(told))
-
-    def episodes(self, dataset: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """``[frames]`` each: the episode of every frame, and the first frame of that episode."""
-        lengths = np.array(self.lengths[dataset])
-        starts = np.cumsum(lengths) - lengths
-        episode = np.repeat(np.arange(len(lengths)), lengths)
-        return episode, starts[episode]
+        (place / "layout.json").write_text(json.dumps(asdict(self)))
 
 
 class Windows:
@@ -134,8 +127,9 @@ class Windows:
     def __init__(self, layout: Layout, dataset: int, offsets: Sequence[int]) -> None:
         self._dataset = np.int64(dataset)
         self._offsets = tuple(offsets)
-        self._episode, self._first = layout.episodes(dataset)
         lengths = np.array(layout.lengths[dataset])
+        self._episode = np.repeat(np.arange(len(lengths)), lengths)
+        self._first = (np.cumsum(lengths) - lengths)[self._episode]
         self._last = self._first + lengths[self._episode] - 1
         self.widths = (max(layout.action), max(layout.state))
         own = (layout.action[dataset], layout.state[dataset])
@@ -190,31 +184,45 @@ def place_of(spec: Path, kind: str) -> Path:
     return cache_root() / "bench" / f"{kind}-{FORMAT}-{key.hexdigest()[:12]}"
 
 
-def write_rows(mixture: Mixture, open_rows: Callable[[int], Any]) -> Layout:
-    """Gives every frame of a mixture to a writer of its dataset.
+class Row(NamedTuple):
+    """A frame of a conversion; action and state are padded to the widest."""
 
-    Args:
-        mixture: what to convert.
-        open_rows: opens a dataset's writer, a context manager that gives a function of (frame,
-            action, state, language, episode, step); action and state are padded to the widest.
-    """
+    image: bytes
+    action: NDArray[np.float32]
+    state: NDArray[np.float32]
+    task: str
+    episode_index: int
+    frame_index: int
+
+
+def write_rows(mixture: Mixture, write: Callable[[int, Iterator[Row]], None]) -> Layout:
+    """Has ``write`` keep the rows of each dataset of a mixture, whose number it is given."""
     looks = [next(read_episodes(dataset)) for dataset in mixture.datasets]
-    action = [one.action.shape[1] for one in looks]
-    state = [one.state.shape[1] for one in looks]
-    lengths: list[list[int]] = []
-    for number, dataset in enumerate(mixture.datasets):
-        own: list[int] = []
-        with open_rows(number) as add:
-            for episode in read_episodes(dataset, mixture.seed + number):
-                actions = _widened(episode.action, max(action))
-                states = _widened(episode.state, max(state))
-                for step, frame in enumerate(episode.frames):
-                    words = episode.language[step]
-                    add(frame, actions[step], states[step], words, len(own), step)
-                own.append(len(episode.frames))
-        lengths.append(own)
-    return Layout(lengths, action, state)
+    layout = Layout(
+        [[] for _ in looks],
+        [one.action.shape[1] for one in looks],
+        [one.state.shape[1] for one in looks],
+    )
+
+    def rows(number: int) -> Iterator[Row]:
+        episodes = read_episodes(mixture.datasets[number], mixture.seed + number)
+        for count, one in enumerate(episodes):
+            action, state = _widened(one.action, layout.action), _widened(one.state, layout.state)
+            yield from map(
+                Row,
+                one.frames,
+                action,
+                state,
+                one.language,
+                itertools.repeat(count),
+                itertools.count(),
+            )
+            layout.lengths[number].append(len(one.frames))
+
+    for number in range(len(looks)):
+        write(number, rows(number))
+    return layout
 
 
-def _widened(values: NDArray[np.float32], width: int) -> NDArray[np.float32]:
-    return np.pad(values, ((0, 0), (0, width - values.shape[1])))
+def _widened(values: NDArray[np.float32], widths: Sequence[int]) -> NDArray[np.float32]:
+    return np.pad(values, ((0, 0), (0, max(widths) - values.shape[1])))

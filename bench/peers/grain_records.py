@@ -15,19 +15,17 @@ Not here: the conversion's rows.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import grain
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
-from numpy.typing import NDArray
 
 from bench.mixture import Mixture, read_mixture
 from bench.peers import settled
-from bench.peers.episodes import Layout, Windows, conversion, write_rows
+from bench.peers.episodes import Layout, Row, Windows, conversion, write_rows
 from bench.peers.pictures import decode_frames
 
 SETTINGS: Mapping[str, int] = {"threads": 2, "workers": 0, "buffer": 2}
@@ -123,30 +121,17 @@ class _Decode:
 
     def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
         encoded = sample.pop("encoded")
-        return {**sample, "images": decode_frames(encoded, self._size)}
+        out = np.empty((len(encoded), *self._size, 3), np.uint8)
+        return {**sample, "images": decode_frames(encoded, out)}
 
 
 def _convert(mixture: Mixture, place: Path) -> Layout:
-    @contextmanager
-    def opened(number: int) -> Iterator[Callable[..., None]]:
-        writer = ArrayRecordWriter(
-            str(place / f"{number}.arrayrecord"), "group_size:1,uncompressed"
-        )
-
-        def add(
-            frame: bytes,
-            action: NDArray[np.float32],
-            state: NDArray[np.float32],
-            language: str,
-            _episode: int,
-            _step: int,
-        ) -> None:
-            words = language.encode()
-            writer.write(
-                action.tobytes() + state.tobytes() + _WORDS.pack(len(words)) + words + frame
-            )
-
-        yield add
+    def write(number: int, rows: Iterator[Row]) -> None:
+        name = str(place / f"{number}.arrayrecord")
+        writer = ArrayRecordWriter(name, "group_size:1,uncompressed")
+        for one in rows:
+            words, numbers = one.task.encode(), one.action.tobytes() + one.state.tobytes()
+            writer.write(numbers + _WORDS.pack(len(words)) + words + one.image)
         writer.close()
 
-    return write_rows(mixture, opened)
+    return write_rows(mixture, write)

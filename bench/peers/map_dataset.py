@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 from datasets import Dataset as Table
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 from bench.mixture import Mixture, read_mixture
 from bench.peers import settled
-from bench.peers.episodes import Layout, Windows, conversion, write_rows
+from bench.peers.episodes import Layout, Row, Windows, conversion, write_rows
 from bench.peers.pictures import decode_frames
 
 SETTINGS: Mapping[str, int] = {"workers": 2, "prefetch_factor": 2}
@@ -116,67 +114,30 @@ class _Frames(Dataset[dict[str, Any]]):
         table = self._tables[number][asked]
         pictures = dict(zip(asked, table["image"].to_pylist(), strict=True))
         own = table.slice(asked.index(row), 1)
+        out = np.empty((len(rows), *self._size, 3), np.uint8)
         return {
             **windows.told(row),
             "action": np.array(own["action"].to_pylist(), np.float32),
             "state": np.array(own["state"].to_pylist(), np.float32),
             "language": own["task"][0].as_py(),
-            "images": decode_frames([pictures[one] for one in rows], self._size),
+            "images": decode_frames([pictures[one] for one in rows], out),
         }
 
 
 def _convert(mixture: Mixture, place: Path) -> Layout:
-    @contextmanager
-    def opened(number: int) -> Iterator[Callable[..., None]]:
-        kept: list[dict[str, Any]] = []
+    def write(number: int, rows: Iterator[Row]) -> None:
         with pa.OSFile(str(place / f"{number}.arrow"), "wb") as file:
             writer: Any = None
-
-            def flush() -> None:
-                nonlocal writer
+            while kept := [one._asdict() for one in itertools.islice(rows, ROWS_TOGETHER)]:
                 table = pa.RecordBatch.from_pylist(kept, _schema(kept[0]))
-                if writer is None:
-                    writer = pa.ipc.new_stream(file, table.schema)
+                writer = writer or pa.ipc.new_stream(file, table.schema)
                 writer.write_batch(table)
-                kept.clear()
-
-            def add(
-                frame: bytes,
-                action: NDArray[np.float32],
-                state: NDArray[np.float32],
-                language: str,
-                episode: int,
-                step: int,
-            ) -> None:
-                kept.append(
-                    {
-                        "image": frame,
-                        "action": action,
-                        "state": state,
-                        "task": language,
-                        "episode_index": episode,
-                        "frame_index": step,
-                    }
-                )
-                if len(kept) == ROWS_TOGETHER:
-                    flush()
-
-            yield add
-            if kept:
-                flush()
             writer.close()
 
-    return write_rows(mixture, opened)
+    return write_rows(mixture, write)
 
 
 def _schema(row: Mapping[str, Any]) -> pa.Schema:
-    return pa.schema(
-        {
-            "image": pa.binary(),
-            "action": pa.list_(pa.float32(), len(row["action"])),
-            "state": pa.list_(pa.float32(), len(row["state"])),
-            "task": pa.string(),
-            "episode_index": pa.int64(),
-            "frame_index": pa.int64(),
-        }
-    )
+    numbers = {name: pa.list_(pa.float32(), len(row[name])) for name in ("action", "state")}
+    places = dict.fromkeys(("episode_index", "frame_index"), pa.int64())
+    return pa.schema({"image": pa.binary(), **numbers, "task": pa.string(), **places})

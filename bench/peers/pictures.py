@@ -20,42 +20,35 @@ from numpy.typing import NDArray
 # Who calls this has threads of its own.
 cv2.setNumThreads(1)
 
-NO_ROOM: NDArray[np.uint8] = np.empty(0, np.uint8)
+_OWN = threading.local()
+"""``room``: this thread's, for frames that are resized."""
 
 
-def decode_into(
-    encoded: bytes, out: NDArray[np.uint8], room: NDArray[np.uint8] = NO_ROOM
-) -> NDArray[np.uint8]:
-    """Decodes a frame into ``out`` ``[H, W, 3]``; returns room to give to the next call."""
-    height, width = out.shape[:2]
+def decode_frames(encoded: Sequence[bytes], out: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Decodes frames into ``out`` ``[F, H, W, 3]``, and gives it; the same object once."""
+    done: dict[int, int] = {}
+    for number, one in enumerate(encoded):
+        if (before := done.setdefault(id(one), number)) < number:
+            out[number] = out[before]
+        else:
+            _decode(one, out[number])
+    return out
+
+
+def _decode(encoded: bytes, out: NDArray[np.uint8]) -> None:
+    """Decodes a frame into ``out`` ``[H, W, 3]``."""
     if encoded[:3] == b"\xff\xd8\xff":
-        own_height, own_width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
-        if (own_height, own_width) == (height, width):
+        height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
+        if (height, width) == out.shape[:2]:
             simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
-            return room
-        if room.size < own_height * own_width * 3:
-            room = np.empty(own_height * own_width * 3, np.uint8)
-        picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=room)
+            return
+        if getattr(_OWN, "room", out[:0]).size < height * width * 3:
+            _OWN.room = np.empty(height * width * 3, np.uint8)
+        picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=_OWN.room)
     else:
         data = np.frombuffer(encoded, np.uint8)
         picture = np.asarray(cv2.imdecode(data, cv2.IMREAD_COLOR_RGB), np.uint8)
-    if picture.shape[:2] == (height, width):
+    if picture.shape == out.shape:
         out[:] = picture
     else:
-        cv2.resize(picture, (width, height), dst=out, interpolation=cv2.INTER_LINEAR)
-    return room
-
-
-_OWN = threading.local()
-
-
-def decode_frames(encoded: Sequence[bytes], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """``[F, H, W, 3]``; a frame that is there twice (the same object) is decoded once."""
-    frames = np.empty((len(encoded), *size, 3), np.uint8)
-    for number, one in enumerate(encoded):
-        before = next(at for at, other in enumerate(encoded) if other is one)
-        if before < number:
-            frames[number] = frames[before]
-        else:
-            _OWN.room = decode_into(one, frames[number], getattr(_OWN, "room", NO_ROOM))
-    return frames
+        cv2.resize(picture, out.shape[1::-1], dst=out, interpolation=cv2.INTER_LINEAR)

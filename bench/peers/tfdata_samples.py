@@ -5,7 +5,7 @@ later one decode per frame with the fast integer DCT, and a resize where the siz
 
 Each sample carries ``episode_index`` (the record's number in the split) and ``step``.
 
-Not here: in what order, how many at a time (``bench.peers.plain_tfdata``, ``bench.peers.layouts``).
+Not here: in what order, how many at a time (``bench.peers.tfdata``).
 """
 
 from __future__ import annotations
@@ -33,30 +33,6 @@ def records_of(tf: Any, path: Any, count: Any, first: Any) -> Any:
     return tf.data.TFRecordDataset(path).take(count).enumerate(first)
 
 
-def mix(tf: Any, mixture: Mixture, streams: Sequence[Any]) -> Any:
-    """One stream, drawn by weight."""
-    if len(streams) == 1:
-        return streams[0]
-    weights = np.array([one.weight for one in mixture.datasets])
-    return tf.data.Dataset.sample_from_datasets(
-        list(streams), weights=weights / weights.sum(), seed=mixture.seed
-    )
-
-
-def with_options(
-    tf: Any, dataset: Any, *, autotune: bool, threads: int = 0, ram_budget_bytes: int = 0
-) -> Any:
-    """In any order; 0 threads are TensorFlow's shared pool, 0 bytes its own default."""
-    options = tf.data.Options()
-    options.deterministic = False
-    options.autotune.enabled = autotune
-    if autotune and ram_budget_bytes:
-        options.autotune.ram_budget = ram_budget_bytes
-    if threads:
-        options.threading.private_threadpool_size = threads
-    return dataset.with_options(options)
-
-
 class Samples:
     """An episode's Example into samples, and a sample's frames into pixels.
 
@@ -67,7 +43,7 @@ class Samples:
     """
 
     def __init__(self, tf: Any, mixture: Mixture, per_episode: int = 0) -> None:
-        self._tf = tf
+        self._tf, self._mixture = tf, mixture
         self._per_episode = per_episode
         self._offsets = mixture.frame_offsets
         self._height, self._width = mixture.size
@@ -94,7 +70,6 @@ class Samples:
     def stream(
         self,
         number: int,
-        dataset: MixedDataset,
         *,
         cycle_length: int = 1,
         interleave_calls: int = 0,
@@ -105,7 +80,7 @@ class Samples:
 
         0 calls are tf.data's ``None`` (sequential), -1 is AUTOTUNE; not ``endless``: once.
         """
-        tf = self._tf
+        tf, dataset = self._tf, self._mixture.datasets[number]
         return (
             tf.data.Dataset.from_tensor_slices(shards(dataset))
             .shuffle(len(dataset.files), seed=number)
@@ -123,6 +98,54 @@ class Samples:
             )
             .unbatch()
         )
+
+    def mixed(self, streams: Sequence[Any]) -> Any:
+        """One stream, drawn by weight."""
+        if len(streams) == 1:
+            return streams[0]
+        weights = np.array([one.weight for one in self._mixture.datasets])
+        return self._tf.data.Dataset.sample_from_datasets(
+            list(streams), weights=weights / weights.sum(), seed=self._mixture.seed
+        )
+
+    def decoded(self, samples: Any, calls: int) -> Any:
+        """Samples with their frames, by so many parallel calls."""
+        return samples.map(self.decode, num_parallel_calls=calls, deterministic=False)
+
+    def batches(
+        self,
+        mixed: Any,
+        *,
+        decode_calls: int,
+        prefetch: int,
+        batch_calls: int = 0,
+        autotune: int = 0,
+        threads: int = 0,
+        ram_budget_bytes: int = 0,
+        **_: int,
+    ) -> Any:
+        """Batches of a mixed stream; 0 ``decode_calls``: its samples have frames."""
+        samples = self.decoded(mixed, decode_calls) if decode_calls else mixed
+        batches = samples.batch(
+            self._mixture.batch,
+            drop_remainder=True,
+            num_parallel_calls=batch_calls or None,
+            deterministic=False if batch_calls else None,
+        )
+        return self.optioned(batches.prefetch(prefetch), autotune, threads, ram_budget_bytes)
+
+    def optioned(
+        self, data: Any, autotune: int = 0, threads: int = 0, ram_budget_bytes: int = 0
+    ) -> Any:
+        """In any order; 0 threads are TensorFlow's shared pool, 0 bytes its own default."""
+        options = self._tf.data.Options()
+        options.deterministic = False
+        options.autotune.enabled = bool(autotune)
+        if autotune and ram_budget_bytes:
+            options.autotune.ram_budget = ram_budget_bytes
+        if threads:
+            options.threading.private_threadpool_size = threads
+        return data.with_options(options)
 
     def parser(self, number: int, dataset: MixedDataset) -> Any:
         """The function that makes an episode's samples, frames still encoded."""

@@ -5,7 +5,7 @@ each build the whole mixture, from TFDS. A dataset's episodes are divided among 
 (``split[a:b]``); one with fewer episodes than workers is read whole by each.
 
 In its favour: TFDS decodes no frame (``SkipDecoding``), caches and prefetches nothing by itself; a
-worker mixes encoded samples, decodes them as ``bench.peers.plain_tfdata`` does with its part of the
+worker mixes encoded samples, decodes them as ``bench.peers.tfdata`` does with its part of the
 threads, and hands over whole batches through shared memory, so that nothing is collated again;
 workers are forked from a process that has torch but not TensorFlow loaded, so that they share its
 pages. What it cannot do: read only the named features of a step (``PartialDecoding`` does not reach
@@ -79,7 +79,7 @@ class _Batches(IterableDataset[dict[str, Any]]):
     def __iter__(self) -> Iterator[dict[str, Any]]:
         import tensorflow as tf
 
-        from bench.peers.tfdata_samples import Samples, mix, with_options
+        from bench.peers.tfdata_samples import Samples
 
         worker = get_worker_info()
         number, count = (worker.id, worker.num_workers) if worker else (0, 1)
@@ -92,14 +92,12 @@ class _Batches(IterableDataset[dict[str, Any]]):
             .unbatch()
             for at, dataset in enumerate(mixture.datasets)
         ]
-        batches = (
-            mix(tf, mixture, streams)
-            .map(samples.decode, num_parallel_calls=chosen["decode_calls"], deterministic=False)
-            .batch(mixture.batch, drop_remainder=True)
-            .prefetch(chosen["prefetch"])
+        batches = samples.batches(
+            samples.mixed(streams),
+            decode_calls=chosen["decode_calls"],
+            prefetch=chosen["prefetch"],
+            threads=max(1, len(os.sched_getaffinity(0)) // count),
         )
-        threads = max(1, len(os.sched_getaffinity(0)) // count)
-        batches = with_options(tf, batches, autotune=False, threads=threads)
         # TensorFlow's arrays cannot be written to, which torch says of each; nobody writes here.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         for batch in batches.as_numpy_iterator():

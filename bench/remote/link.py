@@ -20,19 +20,21 @@ import contextlib
 import http.client
 import json
 import os
+import queue
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main as command
 from autoloader.storage.shards import REQUEST_BYTES
+from bench.child import Player, environment
 from bench.control.trainer import endless
 from bench.data import ensure_data
 from bench.host import load
@@ -42,7 +44,7 @@ _FLOOR = "1GB"
 _PLAIN_CONNECTIONS = 16
 
 
-class Server:
+class Server(Player):
     """A server of files in a process of its own.
 
     Args:
@@ -52,28 +54,16 @@ class Server:
     """
 
     def __init__(self, folder: Path, latency_s: float, bytes_per_s: float) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.remote.server", str(folder),
-             "--latency", str(latency_s), "--rate", str(bytes_per_s)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert self._process.stdout is not None
-        self.address = f"http://127.0.0.1:{self._process.stdout.readline().strip()}"
+        self._said = queue.Queue[Any]()
+        words = (str(folder), "--latency", str(latency_s), "--rate", str(bytes_per_s))
+        super().__init__("bench.remote.server", *words, env=environment(), hears=self._said.put)
+        self.address = f"http://127.0.0.1:{self._said.get().strip()}"
 
     def sent(self) -> dict[str, float]:
         """Bytes since the last time, and the seconds from the first to the last of them."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        found: dict[str, float] = json.loads(self._process.stdout.readline())
+        self.say({})
+        found: dict[str, float] = json.loads(self._said.get())
         return found
-
-    def close(self) -> None:
-        """End it."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
 
 
 def main() -> int:
@@ -84,8 +74,7 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=chosen.folder)))
         near, served = _served(Path(chosen.spec or ensure_data("demo")), folder)
         os.environ.update(AUTOLOADER_CACHE_DIR=str(folder / "here"), AUTOLOADER_DISK_FLOOR="1GB")
-        server = Server(served, chosen.latency, chosen.rate)
-        stack.callback(server.close)
+        server = stack.enter_context(Server(served, chosen.latency, chosen.rate))
         away_spec = _at(near, server.address)
         plain = _plain(served, server, chosen.rate)
         first = _first_pass(away_spec, server, folder / "here" / "shards", chosen.rate)
@@ -99,9 +88,7 @@ def main() -> int:
             "link_used_by_plain_client_ratio": plain,
             "link_used_to_plain_client": round(first["link_used_ratio"] / plain, 3),
             "second_pass": {name: [round(rate) for rate in found] for name, found in rates.items()},
-            "second_pass_to_local": estimate(
-                paired_ratios(rates["away"], rates["local"])
-            ).as_dict(),
+            "second_pass_to_local": asdict(estimate(paired_ratios(rates["away"], rates["local"]))),
             "fetched_in_second_pass": server.sent()["sent"],
             "load": [began, load()],
         }

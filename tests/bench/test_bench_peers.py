@@ -84,7 +84,7 @@ def right(spec: Path) -> dict[tuple[int, int, int], dict[str, Any]]:
             for step in range(last + 1):
                 frames = [one.frames[min(step + offset, last)] for offset in mixture.frame_offsets]
                 found[dataset, episode, step] = {
-                    "images": decode_frames(frames, SIZE),
+                    "images": decode_frames(frames, np.empty((len(frames), *SIZE, 3), np.uint8)),
                     "frame_mask": [step + offset <= last for offset in mixture.frame_offsets],
                     "action": one.action[step],
                     "state": one.state[step],

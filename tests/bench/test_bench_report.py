@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def run() -> dict[str, Any]:
         "schema_version": 2,
         "host": fingerprint(),
         "load": {"began": load(), "ended": load()},
-        "figures": [figure.as_dict() for figure in work_out(scenario, turns)],
+        "figures": [dataclasses.asdict(figure) for figure in work_out(scenario, turns)],
         "scenarios": {
             "made-up": {
                 "about": scenario.about,

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from autoloader.spec.knobs import KnobLimits, Knobs
-from bench.control.judge import below_floor, reversals, settle_s
+from bench.control.judge import below_floor, given_back, reversals, settle_s
 from bench.control.scenario import READERS, load_scenarios
 from bench.control.static import SETTINGS, settings_for
-from bench.control.surplus import given_back
 from bench.scenario import load_scenarios as load_timed
 
 FLOOR = 1000 * 2**20

@@ -20,7 +20,7 @@ from autoloader.cli.app import main
 from autoloader.cli.doctor import Finding, Machine, Seen, examine
 from autoloader.controller.profile import Profile
 from autoloader.controller.profiles import load_profile
-from bench.control.slow_files import SlowFiles
+from bench.control.slow_files import slow_files
 
 LOG = """\
 6,3391,77012345,-;python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0
@@ -260,8 +260,8 @@ def test_only_videos_that_the_spec_reads_are_looked_for(healthy: Machine, tmp_pa
 
 def test_a_slow_file_system_is_found(healthy: Machine, demo_mix: Path, tmp_path: Path) -> None:
     try:
-        with SlowFiles(demo_mix.parent, tmp_path / "slow") as files:
-            files.tell({"storage_ms": 30.0, "stalls": False})
+        with slow_files(demo_mix.parent, tmp_path / "slow") as files:
+            files.say({"storage_ms": 30.0, "stalls": False})
             (found,) = found_on(healthy, spec=tmp_path / "slow" / demo_mix.name)
     except PermissionError as error:
         pytest.skip(str(error))

@@ -25,7 +25,7 @@ from autoloader.process.planning import plan_loader
 from autoloader.storage.part import CHUNK_BYTES
 from autoloader.storage.shards import shard_cache
 from autoloader.storage.store import store
-from bench.control.slow_files import SlowFiles
+from bench.control.slow_files import slow_files
 from bench.remote.server import FileServer, serve
 
 
@@ -227,8 +227,8 @@ def test_a_mount_whose_reads_take_their_time_is_read_once_and_gives_what_local_f
     near = dataset_of(large, path=str(tmp_path / "there" / "1.0.0"))
     assert main(["index", "--spec", mix_file(tmp_path, near), "--beside"]) == 0
     try:
-        with SlowFiles(tmp_path / "there", tmp_path / "mount") as mount:
-            mount.tell({"storage_ms": 8})
+        with slow_files(tmp_path / "there", tmp_path / "mount") as mount:
+            mount.say({"storage_ms": 8})
             away = dataset_of(large, path=f"file://{tmp_path / 'mount' / '1.0.0'}")
             expected = batches(large, 6)[0]
             assert_same(batches(away, 6)[0], expected)
@@ -236,7 +236,7 @@ def test_a_mount_whose_reads_take_their_time_is_read_once_and_gives_what_local_f
             for path in (tmp_path / "mount" / "1.0.0").glob("*.tfrecord-0*"):
                 shard_cache().shard(f"file://{path}").fetch_whole()
             assert len(list(shards.glob("*.shard"))) == 2
-            mount.tell({"stalls": True})  # nobody asks it for anything now
+            mount.say({"stalls": True})  # nobody asks it for anything now
             assert_same(batches(away, 6)[0], expected)
     except PermissionError:
         pytest.skip("nothing can be mounted here (FUSE)")

@@ -38,7 +38,8 @@ from autoloader import AutoLoader, PipelineSpec
 from autoloader.decode import frames as costs
 from autoloader.host.machine import usable_processors
 from bench import shown_files
-from bench.control.slow_files import SlowFiles
+from bench.child import Player
+from bench.control.slow_files import slow_files
 
 HANG_S = 35.0
 SIDE = 7992
@@ -101,7 +102,7 @@ class Hunt:
                 self.faults.append(f"{what} took {took_s:.1f} s")
         return found
 
-    def run(self, kind: str, drawn: random.Random, helpers: str, fuse: SlowFiles | None) -> None:
+    def run(self, kind: str, drawn: random.Random, helpers: str, fuse: Player | None) -> None:
         run = _Run(self, kind, drawn, helpers, fuse)
         try:
             for _ in range(ACTIONS):
@@ -114,7 +115,7 @@ class Hunt:
 
 class _Run:
     def __init__(
-        self, hunt: Hunt, kind: str, drawn: random.Random, helpers: str, fuse: SlowFiles | None
+        self, hunt: Hunt, kind: str, drawn: random.Random, helpers: str, fuse: Player | None
     ) -> None:
         self.hunt, self.kind, self.drawn, self.fuse = hunt, kind, drawn, fuse
         self.wanted = hunt.wanted["plain" if kind == "reads" else "slow"]
@@ -171,7 +172,7 @@ class _Run:
     def stall(self) -> None:
         """Reads hang from now on, for up to 15 s."""
         assert self.fuse is not None
-        self.fuse.tell({"stalls": True})
+        self.fuse.say({"stalls": True})
         for flow in self.flows:
             flow.cancel()
         flow = threading.Timer(self.drawn.uniform(3, 15), self.fuse.tell, [{"stalls": False}])
@@ -211,7 +212,7 @@ class _Run:
         for flow in self.flows:
             flow.cancel()
         if self.fuse is not None:
-            self.fuse.tell({"stalls": False})
+            self.fuse.say({"stalls": False})
 
 
 def reference(spec: PipelineSpec) -> list[Batch]:
@@ -228,7 +229,7 @@ def allow_costly_pictures() -> None:
 
 
 @contextlib.contextmanager
-def prepared(folder: Path) -> Iterator[tuple[Hunt, SlowFiles | None]]:
+def prepared(folder: Path) -> Iterator[tuple[Hunt, Player | None]]:
     """The hunt, and the files whose reads hang; ``None`` where nothing can be mounted."""
     for name, scans in (("plain", 0), ("quick", 1), ("slow", SCANS_MOST)):
         (folder / "shown" / name).mkdir(parents=True)
@@ -238,7 +239,7 @@ def prepared(folder: Path) -> Iterator[tuple[Hunt, SlowFiles | None]]:
     why = shown_files.why_not()
     if why is not None:
         print(f"no reads that hang: {why}")  # noqa: T201
-    slow = contextlib.nullcontext() if why else SlowFiles(source, target)
+    slow = contextlib.nullcontext() if why else slow_files(source, target)
     with slow as fuse:
         files = {name: mixture(folder / "shown" / name) for name in ("plain", "quick", "slow")}
         files["reads"] = mixture(target / "plain")
