@@ -172,8 +172,7 @@ class FrameDecoder:
         if (height, width) == (self._height, self._width):
             simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
             return
-        if height * width > _LARGEST_PIXELS:
-            raise UndecodableFrameError(f"{height}×{width} is larger than any camera's frame")
+        _check_pixels(height, width)
         buffer = self._buffer(height * width * 3)
         picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=buffer)
         resize_into(picture, out, self._camera)
@@ -207,6 +206,12 @@ class FrameDecoder:
         return np.asarray(buffer)
 
 
+def _check_pixels(height: int, width: int) -> None:
+    if height * width > _LARGEST_PIXELS:
+        told = f"the picture claims {height}×{width} pixels"
+        raise UndecodableFrameError(f"{told}, and at most {_LARGEST_PIXELS:,} are decoded")
+
+
 def _turn(out: Pixels) -> None:
     """Have first and last channels of a frame change places."""
     out[...] = out[..., ::-1].copy()
@@ -221,8 +226,7 @@ def decoded(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
     pixels = 0
     if encoded[:8] == _PNG and len(encoded) >= _PNG_SIZE_AT + _PNG_SIZE.size:
         width, height = _PNG_SIZE.unpack_from(encoded, _PNG_SIZE_AT)
-        if height * width > _LARGEST_PIXELS:
-            raise UndecodableFrameError(f"{height}×{width} is larger than any camera's frame")
+        _check_pixels(height, width)
         pixels = height * width
     elif encoded[:3] == _JPEG:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)

@@ -223,9 +223,9 @@ class DeliveryProgress:
             return self._own(own, self._ranks), own["mixer"]
         if len(parts) < world_size:
             raise UsageError(
-                f"the state says where rank {rank} of {world_size} was, and this is rank "
-                f"{self._ranks.rank} of {self._ranks.world_size}: a stream's rank knows nothing of "
-                "the others",
+                f"this state was saved by rank {rank} of {world_size}, and this is rank "
+                f"{self._ranks.rank} of {self._ranks.world_size}: by stream, a rank's state is "
+                "its own",
                 remedy="save autoloader.join_states of the states of all ranks (the Lightning data "
                 "module does), or use reader: indexed, where any rank's state serves all",
             )

@@ -203,9 +203,9 @@ def _checked(address: str) -> str:
     """An address that names a cluster that runs; we start none."""
     if address == "local" or address.startswith("ray://"):
         raise UsageError(
-            f"this host does not belong to a Ray cluster at {shown(address)}",
-            remedy="name the head's own port, such as 10.0.0.1:6379, and have this host join: "
-            "`ray start --address=10.0.0.1:6379 --num-cpus=0`",
+            f"helpers: {shown(address)} is not the address of a Ray head that this host has joined",
+            remedy="join with `ray start --address=HEAD:6379 --num-cpus=0`, and write "
+            'helpers="ray@HEAD:6379"',
         )
     return address
 

@@ -194,8 +194,8 @@ def draft(
             say(f"of {mix}, these are not in {root}: {', '.join(absent)}")
     if not found:
         raise SourceError(
-            f"{root} holds no dataset {f'of {mix} ' if mix else ''}that can be read, of these "
-            f"formats: {', '.join(kinds())}",
+            f"{root} holds no readable dataset{f' of the mixture {mix}' if mix else ''} (formats: "
+            f"{', '.join(kinds())})",
             remedy="give a directory with datasets below it, such as my_dataset/1.0.0"
             + ("; the lines above say what was left out and why" if faults or mix else ""),
         )

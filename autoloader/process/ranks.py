@@ -63,9 +63,9 @@ def refuse_torch_worker(rank: int | None, world_size: int | None) -> None:
     if worker is not None and (rank is None or world_size is None):
         raise UsageError(
             f"this process is worker {worker.id} of {worker.num_workers} of a torch DataLoader: "
-            "each worker would give every sample",
-            remedy="make the AutoLoader in the trainer's process, which needs no workers "
-            "(loader.as_torch_dataloader()), or give each worker rank and world_size of its own",
+            f"all {worker.num_workers} would give the same samples",
+            remedy="make the AutoLoader in the trainer's process, and use "
+            "loader.as_torch_dataloader(); or pass AutoLoader(rank=…, world_size=…) in each worker",
         )
 
 

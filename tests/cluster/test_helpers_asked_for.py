@@ -56,7 +56,7 @@ def test_the_stream_reader_is_refused_by_name(plan: LoaderPlan) -> None:
 
 @pytest.mark.parametrize("address", ["local", "ray://10.0.0.1:10001"])
 def test_no_cluster_is_started_and_no_ray_client_used(plan: LoaderPlan, address: str) -> None:
-    with pytest.raises(UsageError, match="does not belong to a Ray cluster"):
+    with pytest.raises(UsageError, match="is not the address of a Ray head"):
         with_helpers(plan, f"ray@{address}")
 
 

@@ -165,7 +165,7 @@ def encoded(kind: str, picture: np.ndarray) -> bytes:
         (GOOD[1][:200] + bytes(range(250)) + GOOD[1][-90:], "the JPEG of .* bytes is damaged"),
         (png(7, 1)[:-30], "no JPEG, PNG"),
         (b"", "0 bytes"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\xff\xff\xff\0\xff\xff\xff", "larger than any camera"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\xff\xff\xff\0\xff\xff\xff", "pixels, and at most"),
         (encoded(".tiff", np.zeros((12, 16, 3), np.float32)), "no JPEG, PNG"),
     ],
     ids=["cut", "header", "garbage", "png cut", "empty", "png bomb", "float tiff"],

@@ -111,4 +111,4 @@ def test_a_folder_beside_the_mixture_is_left_out(
     assert main(["init", str(folder / "uiuc_d3field"), "--style", "octo", "--mix", "rtx"]) == 4
     told = capsys.readouterr().err
     assert "uiuc_d3field: not part of rtx, left out" in told
-    assert "dataset of rtx that can be read" in told
+    assert "readable dataset of the mixture rtx" in told

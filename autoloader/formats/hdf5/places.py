@@ -225,7 +225,9 @@ def _in_heaps(array: Any, path: str, codec: ArrayCodec) -> ArrayFrames:
     for row, (length, heap, number) in enumerate(listed.tolist()):
         at, room = heaps[heap].get(number, (0, -1))
         if not 0 < length <= min(room, MOST_PICTURE_BYTES):
-            raise UnreadableError(f"row {row} has no picture: its heap has no {length} bytes")
+            raise UnreadableError(
+                f"row {row} is damaged: the {length} bytes of its picture are not in the file"
+            )
         offset[row] = at
     nothing = np.zeros((0, 3), np.int64)
     return ArrayFrames(codec, offset, listed["length"].astype(np.int64), none, none, nothing)

@@ -166,7 +166,7 @@ def read_pictures(path: str, feature: str, rows: int, most: int | None = None) -
     if not enough <= first <= rows:
         raise UnreadableError(f"{feature} has {first} values, and the file {rows} rows")
     if len(codecs) > 1:
-        raise UnreadableError(f"{feature} is packed in several ways: {sorted(codecs)}")
+        raise UnreadableError(f"{feature} is compressed in several ways: {sorted(codecs)}")
     offset, length, *within = found
     return PictureTable(
         next(iter(codecs), PLAIN), offset, length, *(one.astype(np.int32) for one in within)
@@ -257,7 +257,7 @@ class _Chunk:
         codec = _CODECS[chunk[4]]
         if codec not in _READ:
             raise UnreadableError(
-                f"its pictures are packed by {codec}; read are {', '.join(sorted(_READ))}"
+                f"its pictures are compressed by {codec}; supported: {', '.join(sorted(_READ))}"
             )
         self._codec = PLAIN if codec == "uncompressed" else codec
         self._values = chunk[5]
@@ -309,7 +309,7 @@ class _Chunk:
             number[there] = np.arange(present)
             return _values(body, self._codec, raw, data, first, present), number
         if encoding not in _DICTIONARY_VALUES or dictionary is None:
-            raise UnreadableError(f"its byte strings have Parquet's encoding {encoding}")
+            raise UnreadableError(f"its strings have an unsupported encoding: {encoding}")
         if present:
             if first >= len(data) or data[first] > 32:
                 raise UnreadableError("a page does not say how wide its dictionary numbers are")
@@ -391,7 +391,7 @@ def _pieces(packed: bytes, whole: int) -> tuple[list[int], int]:
     except (IndexError, StopIteration):
         at, done = -1, -1
     if done != whole or at != len(packed):
-        raise UnreadableError("a page is no whole snappy stream")
+        raise UnreadableError("the snappy data of a page is damaged")
     if not alone:
         return [begin, at], max(1, whole)
     return places if places[-1] == at else [*places, at], PIECE_BYTES

@@ -138,7 +138,8 @@ class Helper:
         free = self._headroom.read().headroom_bytes
         if free is not None and free < floor:
             raise BudgetInfeasibleError(
-                f"{socket.gethostname()} has {format_bytes(free)} of memory left, and the floor is "
+                f"{socket.gethostname()} has {format_bytes(free)} of free memory, below the floor "
                 f"{format_bytes(floor)}",
-                remedy="free memory there, or give fewer processors of it to Ray (--num-cpus)",
+                remedy="free memory there, or start Ray there with a smaller --num-cpus: fewer "
+                "helpers take less",
             )

@@ -446,9 +446,8 @@ class DatasetReader:
         if taken >= len(item):
             path = self._dataset.slices[item.place.shard].path
             raise SourceError(
-                f"dataset {self._dataset.name!r}: the state has taken {taken} samples of episode "
-                f"{item.place.record} of {path}, and the episode has {len(item)}: the files, "
-                "or the state, were changed",
+                f"dataset {self._dataset.name!r}: by the saved state, {taken} samples of episode "
+                f"{item.place.record} of {path} were read, but the episode has {len(item)}",
                 remedy="resume with the files of the saved run, or start without the state",
                 dataset=self._dataset.name,
             )

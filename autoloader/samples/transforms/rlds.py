@@ -204,7 +204,9 @@ def _ragged_rows(
     parts = np.split(rows, ends[:-1]) if len(ends) else []
     if feature.shape[0] is not None:
         if any(len(part) != feature.shape[0] for part in parts):
-            raise MalformedRecordError(f"{feature.path} has a step of other than its length")
+            raise MalformedRecordError(
+                f"a step of {feature.path} has not {feature.shape[0]} values"
+            )
         return np.asarray(parts).reshape(-1, *feature.shape)
     listed = np.empty(len(parts), dtype=object)
     for number, part in enumerate(parts):
@@ -227,9 +229,12 @@ def _unpacked(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[An
             try:
                 packed = zlib.decompressobj().decompress(packed, nbytes + 1)
             except zlib.error as error:
-                raise MalformedRecordError(f"{feature.path} is no zlib: {error}") from error
+                raise MalformedRecordError(
+                    f"{feature.path} is not packed by zlib: {error}"
+                ) from error
         if len(packed) != nbytes:
-            raise MalformedRecordError(f"{feature.path} has a step of other than {nbytes} bytes")
+            told = f"has {len(packed)} bytes instead of {nbytes}"
+            raise MalformedRecordError(f"a step of {feature.path} {told}")
         parts.append(packed)
     return np.frombuffer(b"".join(parts), dtype)
 
