@@ -229,7 +229,8 @@ class Playing:
         order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
         self.mixture, self.memory = mixture, RingMemory(mixture.layout)
         self.knobs = Knobs.build({"ring_slots": 4, "reader": "indexed", "read_ahead": 1, **knobs})
-        deal = Deal.of(order, mixture.spec.batch, ranks or Ranks(), base=base, in_epoch=base)
+        batch = mixture.spec.batch
+        deal = Deal(ranks or Ranks(), batch.size, batch.drop_last, order.epoch_samples, base, base)
         self.reader = IndexedReader(mixture, order)
         self.pipeline = Pipeline(mixture, self.reader, self.knobs, self.memory, deal=deal)
         self.got: list[dict[str, np.ndarray]] = []

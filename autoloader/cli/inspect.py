@@ -27,7 +27,7 @@ from autoloader.decode.frames import is_black
 from autoloader.errors import UsageError, nearest
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, open_source
 from autoloader.formats.features import RAGGED
-from autoloader.formats.files import normal, refuse_stand_ins, unreadable
+from autoloader.formats.files import normal, reading, refuse_stand_ins
 from autoloader.formats.frames import ArrayPicture, PackedPicture, VideoFrame
 from autoloader.formats.plain import value_at
 from autoloader.formats.records import MalformedRecordError, RecordPlace
@@ -251,11 +251,8 @@ def _records(
     directory: DatasetFormat, shards: Sequence[ShardSlice]
 ) -> Iterator[tuple[RecordPlace, bytes]]:
     """``DatasetFormat.records``; a file that cannot be read raises ``SourceError``."""
-    try:
+    with reading(directory.path, dataset=directory.name):
         yield from directory.records(shards)
-    except OSError as error:
-        path = error.filename or directory.path
-        raise unreadable(error, path, dataset=directory.name) from error
 
 
 def _first_pictures(directory: DatasetFormat, place: RecordPlace) -> dict[str, Picture]:

@@ -37,7 +37,7 @@ from autoloader.controller.admission import price_start
 from autoloader.controller.profiles import ResolvedProfile, Untuned, shipped_profiles_dir
 from autoloader.decode.probe import DecodeCost, VideoCost, probe_decode
 from autoloader.errors import UsageError
-from autoloader.formats.files import unreadable
+from autoloader.formats.files import reading
 from autoloader.host.clock import SystemClock
 from autoloader.host.headroom import Headroom, HeadroomProbe
 from autoloader.host.storage import by_file_system, is_far, probe_reads, propose_locality
@@ -245,7 +245,8 @@ class _Report:
         }
 
     def _epoch_batches(self, samples: int) -> int:
-        return Steps.of(self._mixture.spec.batch, self._plan.world_size).left(samples)
+        batch = self._mixture.spec.batch
+        return Steps(batch.size, self._plan.world_size, batch.drop_last).left(samples)
 
     def _dataset(self, dataset: ResolvedDataset, table: DatasetTable) -> dict[str, Any]:
         plan, reuse = self._plan, self._reuse
@@ -524,11 +525,9 @@ class _Report:
         shards: list[dict[str, Any]] = []
         names = {piece.path: one.name for one in away for piece in one.slices}
         for path in sorted(names, key=lambda path: needed.get(path, _END)):
-            try:
+            with reading(path, dataset=names[path]):
                 shard = cache.current(path)
                 missing = shard.missing_bytes
-            except OSError as error:
-                raise unreadable(error, path, dataset=names[path]) from error
             sizes = {"bytes": shard.identity.size, "missing_bytes": missing}
             shards.append({"path": path, **sizes, "needed_at": needed.get(path)})
         with kept_free(self._plan.disk_floor_bytes):

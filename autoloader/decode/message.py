@@ -88,8 +88,8 @@ class PipelineStart:
 
     def deal(self, mixture: ResolvedMixture, order: MixtureOrder, ranks: Ranks) -> Deal:
         """The steps of a rank from here on."""
-        at = {"base": self.position, "in_epoch": self.in_epoch, "first_number": self.first_number}
-        return Deal.of(order, mixture.spec.batch, ranks, **at)
+        batch, at = mixture.spec.batch, (self.position, self.in_epoch, self.first_number)
+        return Deal(ranks, batch.size, batch.drop_last, order.epoch_samples, *at)
 
     def plain(self) -> dict[str, Any]:
         """Fields as values of JSON."""

@@ -97,7 +97,7 @@ class JsonCache:
         Raises:
             SourceError: the file cannot be read.
         """
-        try:
+        with files.reading(path, dataset=dataset):
             key = (*about, *files.version_of(path))
             with self._finding:
                 if key not in self._known:
@@ -107,8 +107,6 @@ class JsonCache:
                         self.save(key, found)
                     self._known[key] = found
                 return self._known[key]
-        except OSError as error:
-            raise files.unreadable(error, error.filename or path, dataset=dataset) from error
 
     def _path(self, key: object) -> Path:
         text = repr((self._version, key)).encode(errors="surrogateescape")

@@ -438,6 +438,15 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
     return SourceError(what, remedy=remedy, dataset=dataset)
 
 
+@contextmanager
+def reading(path: str, *, dataset: str) -> Iterator[None]:
+    """Word an ``OSError`` as ``unreadable``, of the file that it names, or else of ``path``."""
+    try:
+        yield
+    except OSError as error:
+        raise unreadable(error, str(error.filename or path), dataset=dataset) from error
+
+
 def _ask(question: str, *arguments: Any) -> Any:
     """Ask about a remote file: this process, a client of its scheme, or TensorFlow's process."""
     if _here is not None:

@@ -101,7 +101,7 @@ def _copies(name: str, revision: str | None) -> Iterator[Path]:
 def _is_whole(folder: Path) -> bool:
     """True of a copy with all its files; LeRobot often fetches ``meta`` alone."""
     try:
-        found = [open_source(one[0], dataset=folder.name) for one in dataset_versions(folder, str)]
+        found = [open_source(one[0], dataset=folder.name) for one in dataset_versions(folder)]
     except SourceError:
         return False
     shards = (shard for one in found for split in one.splits.values() for shard in split)
@@ -119,7 +119,7 @@ def _fetched(
     with _worded(label, copies):
         found = HfApi().dataset_info(name, revision=revision, timeout=_ASK_S, files_metadata=True)
     sizes = {one.rfilename: one.size or 0 for one in found.siblings or ()}
-    kind, marker = next((one for one in markers(str) if one[1] in sizes), ("tfds", ""))
+    kind, marker = next((one for one in markers() if one[1] in sizes), ("tfds", ""))
     if not (folders := format_of(kind, field="kind").hub_folders):
         return f"{_HUB}{name}@{found.sha}"
     parts = (marker, *folders)

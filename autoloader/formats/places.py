@@ -81,10 +81,8 @@ def directory_exists(path: str, *, dataset: str) -> bool:
     Raises:
         SourceError: the system, or the store, refuses to tell.
     """
-    try:
+    with files.reading(path, dataset=dataset):
         return files.is_directory(path)
-    except OSError as error:
-        raise files.unreadable(error, path, dataset=dataset) from error
 
 
 def directories(directory: str) -> list[str]:

@@ -62,7 +62,11 @@ def kinds() -> list[str]:
     return sorted([*BUILT_IN, *_installed()])
 
 
-def markers(note: Callable[[str], object]) -> Iterator[tuple[str, str]]:
+def nobody(line: str) -> None:
+    """Whom a line is told that is for no one."""
+
+
+def markers(note: Callable[[str], object] = nobody) -> Iterator[tuple[str, str]]:
     """(kind, marker) of all formats, of this package first; ``note`` is told which do not load."""
     yield from ((kind, marker) for kind, (marker, _) in BUILT_IN.items())
     for kind, entry in _installed().items():
@@ -104,7 +108,7 @@ def format_at(path: str | Path) -> type[DatasetFormat]:
     """
     if not files.is_remote(path):
         folder = files.normal(path)
-        for kind, marker in markers(str):
+        for kind, marker in markers():
             if has_file(folder, marker):
                 return format_of(kind, field="kind")
     return format_of("tfds", field="kind")
@@ -134,7 +138,7 @@ def format_for(path: str | Path, *, dataset: str, kind: str | None) -> type[Data
 
 def is_file(path: str | Path) -> bool:
     """True if a local file is a dataset by itself."""
-    return os.path.isfile(path) and any(has_file(str(path), one) for _, one in markers(str))  # noqa: PTH113
+    return os.path.isfile(path) and any(has_file(str(path), one) for _, one in markers())  # noqa: PTH113
 
 
 def is_records(path: str | Path) -> bool:
@@ -145,7 +149,7 @@ def is_records(path: str | Path) -> bool:
 # -- below a folder -----------------------------------------------------------------------------
 
 
-def dataset_versions(root: str | Path, note: Callable[[str], object]) -> list[list[Path]]:
+def dataset_versions(root: str | Path, note: Callable[[str], object] = nobody) -> list[list[Path]]:
     """Versions of every dataset below ``root``, the newest first; of remote data only the newest.
 
     Args:

@@ -4,7 +4,7 @@ An index file holds these tables. Each format fills them by a ``TableBuilder``, 
 reads an index knows no format.
 
 Not here: the bytes of an index file (``index.shard``), records of TFDS (``tfds``), Parquet files
-and videos (``lerobot.tables``).
+and videos (``lerobot``).
 """
 
 from __future__ import annotations

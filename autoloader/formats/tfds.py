@@ -216,10 +216,8 @@ class TfdsDirectory(DatasetFormat):
         if files.is_remote(path):
             return files.normal(path)
         directory = existing_directory(path, dataset=dataset, holds=INFO_FILE)
-        try:
+        with files.reading(str(path), dataset=dataset):
             there = Path(directory, INFO_FILE).is_file()
-        except OSError as error:
-            raise files.unreadable(error, error.filename or str(path), dataset=dataset) from error
         if not there:
             raise not_a_version(directory, dataset=dataset)
         return directory

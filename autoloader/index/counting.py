@@ -27,8 +27,8 @@ from autoloader.formats.files import (
     is_remote,
     opened_anywhere,
     pread,
+    reading,
     source_bytes,
-    unreadable,
     version_of,
 )
 from autoloader.formats.records import (
@@ -256,17 +256,14 @@ def of_first_records(
     """Answers of ``look`` about the first whole records of a few shards: file, offset, length."""
     found: list[_Found] = []
     for part in slices[:: -(-len(slices) // PROBE_SLICES) or 1]:
-        try:
-            with opened_anywhere(part.path) as file:
-                window = _Window(file)
-                walk = walk_records(file, len(window))
-                for _, (start, length, lost) in zip(range(records), walk, strict=False):
-                    if lost is not None:
-                        break
-                    with contextlib.suppress(MalformedRecordError):
-                        found.append(look(window, start + HEADER_BYTES, length))
-        except OSError as error:
-            raise unreadable(error, part.path, dataset=dataset) from error
+        with reading(part.path, dataset=dataset), opened_anywhere(part.path) as file:
+            window = _Window(file)
+            walk = walk_records(file, len(window))
+            for _, (start, length, lost) in zip(range(records), walk, strict=False):
+                if lost is not None:
+                    break
+                with contextlib.suppress(MalformedRecordError):
+                    found.append(look(window, start + HEADER_BYTES, length))
     return found
 
 

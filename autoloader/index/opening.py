@@ -27,7 +27,7 @@ from pathlib import Path
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import DatasetFormat
-from autoloader.formats.files import is_remote, join, name_of, opened, unreadable, version_of
+from autoloader.formats.files import is_remote, join, name_of, opened, reading, version_of
 from autoloader.formats.records import FileChangedError
 from autoloader.formats.tables import FIRST_NOTE, REST_OF_FILE, SourceIdentity
 from autoloader.index.dataset import DatasetIndex
@@ -219,10 +219,8 @@ def _data_of(folder: str, dataset: str) -> os.stat_result | None:
     """Owner and mode of a folder with data; ``None`` of a remote one."""
     if is_remote(folder):
         return None
-    try:
+    with reading(folder, dataset=dataset):
         return os.stat(folder)  # noqa: PTH116
-    except OSError as error:
-        raise unreadable(error, folder, dataset=dataset) from error
 
 
 @dataclass
@@ -257,7 +255,7 @@ class _ShardFile:
     def open(self) -> None:
         """Open the index that is there, if it can be used."""
         doing(f"opening the index of {self.dataset}, {shard_words(self.path)}")
-        try:
+        with reading(self.path, dataset=self.dataset):
             identity = self.directory.identity(self.path, self.schema)
             for place in self.asked:
                 front = usable_front(place, identity, self.schema.fingerprint, self.data)
@@ -265,13 +263,11 @@ class _ShardFile:
                     self._open(front, place, place, identity)
                     return
             if is_remote(self.path):  # the one beside it, from now on in the cache too
-                content = fetch_beside(self.path, self.schema.fingerprint, identity)
-                if content:
-                    self._keep(content, identity, self.asked[-1])
-        except OSError as error:
-            raise unreadable(error, self.path, dataset=self.dataset) from error
-        except UnusableIndexError as error:
-            logger.info("the index beside %s is not used: %s", self.path, error)
+                try:
+                    if content := fetch_beside(self.path, self.schema.fingerprint, identity):
+                        self._keep(content, identity, self.asked[-1])
+                except UnusableIndexError as error:
+                    logger.info("the index beside %s is not used: %s", self.path, error)
 
     def build(self) -> None:
         """Make a new index."""
@@ -304,14 +300,12 @@ class _ShardFile:
 
     def _content(self) -> tuple[SourceIdentity, bytes]:
         """(state of the shard file, content of its index)."""
+        read = partial(read_record, self.schema)
         try:
-            tables = self.directory.tables(
-                self.path, self.schema, partial(read_record, self.schema)
-            )
+            with reading(self.path, dataset=self.dataset):
+                tables = self.directory.tables(self.path, self.schema, read)
         except FileChangedError as error:
             raise _changed(self.path, self.dataset) from error
-        except OSError as error:
-            raise unreadable(error, self.path, dataset=self.dataset) from error
         for record, reason in tables.damage.items():
             which = "the rest" if record == REST_OF_FILE else f"record {record}"
             words = reason if record <= FIRST_NOTE else f"{which} cannot be read: {reason}"
@@ -369,10 +363,8 @@ def versions_of(dataset: ResolvedDataset) -> list[SourceIdentity]:
     if dataset.remote:
         return []
     schema, paths = RecordSchema.of(dataset), sorted({one.path for one in dataset.slices})
-    try:
+    with reading("", dataset=dataset.name):
         return [dataset.directory.identity(path, schema) for path in paths]
-    except OSError as error:
-        raise unreadable(error, error.filename or "", dataset=dataset.name) from error
 
 
 # -- index files beside remote data -------------------------------------------------------------
@@ -419,7 +411,7 @@ def put_beside(index: DatasetIndex, out: str = "") -> int:
     fingerprint, put = index.schema.fingerprint, 0
     for path, shard in index.shards.items():
         address = join(out, name_of(path)) if out else path
-        try:
+        with reading(address, dataset=index.dataset.name):
             identity = store.identity(address)
             if address != path:
                 _check_copy(path, address, identity.size, identity.crc32c, index.dataset.name)
@@ -428,8 +420,6 @@ def put_beside(index: DatasetIndex, out: str = "") -> int:
                 beside = beside_data(address, fingerprint)
                 store.write(beside, with_source(shard.content(), source))
                 put += 1
-        except OSError as error:
-            raise unreadable(error, address, dataset=index.dataset.name) from error
     return put
 
 

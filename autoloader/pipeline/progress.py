@@ -64,7 +64,8 @@ class DeliveryProgress:
         self.epoch_steps = 0
         self.repeats = 0
         self._repeated_from: dict[str, Any] | None = None
-        self._steps = Steps.of(mixture.spec.batch, ranks.world_size)
+        batch = mixture.spec.batch
+        self._steps = Steps(batch.size, ranks.world_size, batch.drop_last)
 
     def _cursors_of(self, ranks: Ranks) -> list[DatasetCursor]:
         """At the beginning of what one of so many ranks reads."""

@@ -333,7 +333,7 @@ class LoaderPlan:
     def why_no_batch(self) -> str | None:
         """Why the first epoch gives no batch, for people; ``None`` where it gives some."""
         batch, samples = self.mixture.spec.batch, self.order.epoch_samples
-        if samples is None or Steps.of(batch, self.world_size).left(samples):
+        if samples is None or Steps(batch.size, self.world_size, batch.drop_last).left(samples):
             return None
         ranks = f" for each of {self.world_size} ranks" if self.world_size > 1 else ""
         return (

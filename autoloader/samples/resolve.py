@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ REMOTE_RECORD_BYTES = 8 * MIB
 """What a record of remote data counts as where its metadata does not say how large it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResolvedDataset:
     """One dataset of one split, its fields bound to real features.
 
@@ -138,7 +139,7 @@ class ResolvedDataset:
         paths = [path for one in (self.action, self.state) if one for path in one.paths()]
         return {path: find_feature(self.features, path, field="") for path in paths}
 
-    @property
+    @cached_property
     def record_bytes(self) -> int:
         """Mean bytes of a record, from file sizes: the same wherever the files lie.
 
@@ -156,11 +157,8 @@ class ResolvedDataset:
         if self.remote:
             from autoloader.storage.store import sizes_of  # local data goes without
 
-            try:
+            with files.reading(self.directory.path, dataset=self.name):
                 sizes = sizes_of(paths)
-            except OSError as error:
-                path = str(error.filename or self.directory.path)
-                raise files.unreadable(error, path, dataset=self.name) from error
         else:
             shown = {StoredFeature("frames", one.key, one.path, "bytes", 1, per_step=True)
                      for several in self.cameras.values() for one in several}  # fmt: skip

@@ -28,7 +28,7 @@ import numpy as np
 
 from autoloader.samples.draws import Ints
 from autoloader.sampling.schedule import Schedule
-from autoloader.sampling.steps import Deal, Ranks, Steps
+from autoloader.sampling.steps import Deal, Ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class KindSchedule(Schedule):
         own, self._kinds = np.asarray(shares, np.float64), np.asarray(steps.kinds, np.int64)
         self.deals, self.length = own > 0, None
         self._deal = steps.deal
-        self._full = Steps(steps.batch, steps.world_size, steps.drop_last).full
+        self._full = self._deal.steps.full
         every = range(int(self._kinds.max()) + 1)
         masks = [self._kinds == kind for kind in every]
         totals = [float(own[mask].sum()) for mask in masks]
@@ -88,10 +88,8 @@ class KindSchedule(Schedule):
             Schedule(np.where(mask, own, 0), phases) if total else None  # type: ignore[arg-type]
             for mask, total in zip(masks, totals, strict=True)
         ]
-        self._even = steps.drop_last or steps.batch == 1 or steps.epoch_samples is None
-        self._mean = float(self._full)
-        if not self._even and (epoch := steps.epoch_samples) is not None:
-            self._mean = epoch / Steps(steps.batch, steps.world_size, drop_last=False).left(epoch)
+        self._even, epoch = self._deal.even, steps.epoch_samples or 1
+        self._mean = self._full if self._even else epoch / self._deal.steps.left(epoch)
         # (step, kind, positions that it lacks) of short steps, up to step ``_looked``.
         self._short = np.empty((0, 3), np.int64)
         self._looked = 0
@@ -125,8 +123,7 @@ class KindSchedule(Schedule):
         """Note the short steps up to ``step``: the last two of an epoch may be."""
         rows = [self._short]
         while self._looked < step:
-            start, _ = self._deal.step(self._looked)
-            steps = Steps(self._deal.batch, self._deal.ranks.world_size, drop_last=False)
+            (start, _), steps = self._deal.step(self._looked), self._deal.steps
             epoch = self._deal.epoch_samples or 1
             due = epoch - (self._deal.in_epoch + start) % epoch
             last = self._looked + steps.left(due if due >= steps.world_size else due + epoch)

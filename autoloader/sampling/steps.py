@@ -25,18 +25,6 @@ Not here: which sample a position is (``sampling.plan``), who is which rank (``p
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
-
-from autoloader.spec import BatchSpec
-
-
-class EpochSamples(Protocol):
-    """An order with epochs; see ``sampling.mixture.MixtureOrder``."""
-
-    @property
-    def epoch_samples(self) -> int | None:
-        """Positions of an epoch; ``None``: it has no end."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +53,6 @@ class Steps:
     batch: int
     world_size: int
     drop_last: bool
-
-    @classmethod
-    def of(cls, batch: BatchSpec, world_size: int) -> Steps:
-        """The steps of so many ranks."""
-        return cls(batch.size, world_size, batch.drop_last)
 
     @property
     def full(self) -> int:
@@ -116,16 +99,20 @@ class Deal:
     in_epoch: int = 0
     first_number: int = 0
 
-    @classmethod
-    def of(cls, order: EpochSamples, batch: BatchSpec, ranks: Ranks, **at: int) -> Deal:
-        """The deal of a mixture's order; ``at``: ``base``, ``in_epoch`` and ``first_number``."""
-        return cls(ranks, batch.size, batch.drop_last, order.epoch_samples, **at)
+    @property
+    def steps(self) -> Steps:
+        """The steps of all ranks."""
+        return Steps(self.batch, self.ranks.world_size, self.drop_last)
+
+    @property
+    def even(self) -> bool:
+        """True if all steps are full."""
+        return self.drop_last or self.batch == 1 or self.epoch_samples is None
 
     def step(self, number: int) -> tuple[int, int]:
         """The positions [start, stop) of step ``number``, over all ranks."""
-        k = number - self.first_number
-        steps = Steps(self.batch, self.ranks.world_size, self.drop_last)
-        if self.drop_last or self.batch == 1 or self.epoch_samples is None:
+        k, steps = number - self.first_number, self.steps
+        if self.even or self.epoch_samples is None:
             return self.base + k * steps.full, self.base + (k + 1) * steps.full
         start, due = self.base, self.epoch_samples - self.in_epoch
         if due < steps.world_size:

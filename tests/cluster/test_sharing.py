@@ -191,7 +191,8 @@ def _played(
     memory = RingMemory(mixture.layout)
     reader = (SharedReader if drawn else IndexedReader)(mixture, order)
     knobs = Knobs.build({"reader": "indexed", "ring_slots": 5, "read_ahead": 1})
-    deal = Deal.of(order, mixture.spec.batch, Ranks())
+    batch = mixture.spec.batch
+    deal = Deal(Ranks(), batch.size, batch.drop_last, order.epoch_samples)
     pipeline = Pipeline(mixture, reader, knobs, memory, deal=deal)
     pipeline.start()
     try:

@@ -13,7 +13,6 @@ from lerobot_files import LeRobotFiles, shown
 from autoloader import PipelineSpec
 from autoloader.cli.app import main
 from autoloader.formats import lerobot
-from autoloader.formats.lerobot import tables
 from autoloader.index import open_dataset_index
 from autoloader.samples.resolve import resolve
 
@@ -48,7 +47,7 @@ def test_metadata_and_a_video_of_several_parquet_files_are_read_once(
 
         return call
 
-    monkeypatch.setattr(tables, "packets_of", noted("packets", tables.packets_of))
+    monkeypatch.setattr(lerobot, "packets_of", noted("packets", lerobot.packets_of))
     monkeypatch.setattr(lerobot, "read_episodes", noted("episodes", lerobot.read_episodes))
     (dataset,) = resolve(spec_of(root)).datasets
     index = open_dataset_index(dataset, cache_dir=tmp_path / "cache")

@@ -23,7 +23,7 @@ import re
 import stat
 import tarfile
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -168,8 +168,7 @@ class ImageTextDirectory(DatasetFormat):
         path, most, missing = first.path, 0, ""
         read, fault = False, ""
         column = self.packed.get(path, "")
-        every = (Found(0, text) for text in rows_at(path)) if path in self.packed else None
-        for one in islice(every or records_in(path), _LOOKED_AT):
+        for one in islice(self._records(path), _LOOKED_AT):
             names: Sequence[str] = ()
             try:  # a record that is broken may stand among others, and indexing leaves it out
                 if one.text:
@@ -208,7 +207,7 @@ class ImageTextDirectory(DatasetFormat):
         source = self.identity(path, wanted)
         shown = sum(one.role == "frames" for one in wanted.features)
         try:
-            found = self._packed(path) if path in self.packed else self._found(path)
+            found = self._found(path)
         except UnreadableError as error:
             raise SourceError(
                 f"dataset {self.dataset}: {path}: {error}",
@@ -261,23 +260,36 @@ class ImageTextDirectory(DatasetFormat):
                 dataset=self.dataset,
             ) from error
 
+    def _records(self, path: str) -> Iterator[Found]:
+        """The records of a file, in their order; Raises as ``records_in``."""
+        packed = path in self.packed
+        return (Found(0, text) for text in rows_at(path)) if packed else records_in(path)
+
     def _found(self, path: str) -> _Tables:
-        found, within = _Tables(), path.endswith(".tar")
-        looked_at = lru_cache(_LATELY)(self._looked_at)
+        """The tables of a file; texts of Parquet go into the index. Raises UnreadableError."""
+        within, looked_at = path.endswith(".tar"), lru_cache(_LATELY)(self._looked_at)
+        found = _Tables(packed=path in self.packed)
+        if column := self.packed.get(path, ""):
+            table = read_pictures(path, column, self._count_of(path))
+            found.codec = table.codec
+            placed = partial(_packed_places, table, names_pictures(path, column), mapped(path))
         with files.opened(path) as file:
-            for one in records_in(path):
-                places, fault = one.pictures, one.fault
+            for row, one in enumerate(self._records(path)):
+                places: Sequence[tuple[int, ...]] = one.pictures
+                fault = one.fault
                 try:
                     if not fault:
                         record = Record.parse(one.text, caption=one.caption)
-                        if within:
-                            _look_within(file, places)
+                        if column:
+                            places = placed(row)
+                        elif within:
+                            _look_within(file, one.pictures)
                         else:
                             places = [looked_at(name) for name in record.pictures]
                         record.check_marks(len(places))
                 except UnreadableError as error:
                     fault = str(error)
-                found.add(one.place, fault, places)
+                found.add(one, fault, places)
             found.places.append(os.fstat(file).st_size)
         return found
 
@@ -294,33 +306,6 @@ class ImageTextDirectory(DatasetFormat):
             finally:
                 os.close(file)
         return 0, found.st_size
-
-    def _packed(self, path: str) -> _Tables:
-        """The tables of a Parquet file; texts go into the index."""
-        import pyarrow
-
-        found, column, count = _Tables(packed=True), self.packed[path], self._count_of(path)
-        table = read_pictures(path, column, count) if column else None
-        found.codec = table.codec if table is not None else None
-        data = mapped(path)
-        try:
-            named = names_pictures(path, column) if column else ()
-            for row, text in enumerate(rows_at(path)):
-                fault, places = "", list[tuple[int, ...]]()
-                try:
-                    record = Record.parse(text)
-                    if table is None:
-                        places += [self._looked_at(name) for name in record.pictures]
-                    elif table.size[row] > 0 or named[row]:
-                        places.append(_packed_place(table, row, data))
-                    record.check_marks(len(places))
-                except UnreadableError as error:
-                    fault = str(error)
-                found.add(0, fault, places)
-                found.texts.append(text if not fault else b"")
-        except (pyarrow.ArrowException, OSError, ValueError) as error:
-            raise UnreadableError(f"its texts cannot be read: {error}"[:160]) from error
-        return found
 
     def _count_of(self, path: str) -> int:
         return next(one.records for own in self.splits.values() for one in own if one.path == path)
@@ -339,16 +324,18 @@ class _Tables:
         self.codec: str | None = None
         self.most = 0
 
-    def add(self, place: int, fault: str, pictures: Sequence[tuple[int, ...]]) -> None:
+    def add(self, one: Found, fault: str, pictures: Sequence[tuple[int, ...]]) -> None:
         """Add the next record; one with a fault has no pictures."""
         if fault:
             self.damage[len(self.first) - 1] = fault[:300]
             pictures = ()
         self.most = max(self.most, len(pictures))
-        for one in pictures:
-            self.pictures.extend(one)
-        self.places.append(place)
+        for place in pictures:
+            self.pictures.extend(place)
+        self.places.append(one.place)
         self.first.append(self.first[-1] + len(pictures))
+        if self.packed:
+            self.texts.append(b"" if fault else one.text)
 
     def tables(self, source: SourceIdentity, shown: int) -> ShardTables:
         """Tables for an index, of a dataset that shows so many pictures of a record."""
@@ -394,8 +381,12 @@ def _within(file: int, begin: int, size: int, count: int, at: int) -> bytes:
     return os.pread(file, max(0, min(count, size - at)), begin + at)
 
 
-def _packed_place(table: PictureTable, row: int, data: memoryview) -> tuple[int, ...]:
-    """Place of a row's picture, once its header was looked at. Raises UnreadableError."""
+def _packed_places(
+    table: PictureTable, named: NDArray[np.bool_], data: memoryview, row: int
+) -> list[tuple[int, ...]]:
+    """Place of the picture in a row, its header looked at, if any. Raises UnreadableError."""
+    if table.size[row] <= 0 and not named[row]:
+        return []
     with naming("its picture"):
         if table.size[row] <= 0:
             raise UnreadableError(
@@ -405,7 +396,7 @@ def _packed_place(table: PictureTable, row: int, data: memoryview) -> tuple[int,
         found = picture.picture()
         check_picture(lambda n, at: bytes(found[at : at + n]))
     columns = (table.offset, table.length, table.unpacked, table.start, table.size)
-    return tuple(int(one[row]) for one in columns)
+    return [tuple(int(one[row]) for one in columns)]
 
 
 def record_files(root: str) -> list[str]:

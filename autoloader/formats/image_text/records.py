@@ -13,6 +13,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -346,31 +347,36 @@ def rows_of_parquet(path: str) -> tuple[int, str]:
     return rows, ""
 
 
-def names_pictures(path: str, column: str) -> NDArray[np.bool_]:
-    """[rows] whether each row of a Parquet file has a picture's path; errors are pyarrow's."""
+@contextmanager
+def _parquet(path: str) -> Iterator[Any]:
+    """A Parquet file, open. Raises UnreadableError."""
+    import pyarrow
     from pyarrow import parquet
 
-    with files.opened_regular(path) as source, parquet.ParquetFile(source) as file:
-        of, rows = file.schema_arrow.field(column).type, file.metadata.num_rows
-        if of.get_field_index("path") < 0:
-            return np.zeros(rows, np.bool_)
-        named = np.zeros(rows, np.bool_)
-        at, columns = 0, [f"{column}.path"]
-        for batch in file.iter_batches(4096, columns=columns, use_threads=False):
-            for row, picture in enumerate(batch.column(0).to_pylist(), at):
-                named[row] = bool(picture and picture["path"])  # "" is no path
-            at += len(batch)
-        return named
+    try:
+        with files.opened_regular(path) as source, parquet.ParquetFile(source) as file:
+            yield file
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise UnreadableError(f"its texts cannot be read: {error}"[:160]) from error
+
+
+def names_pictures(path: str, column: str) -> NDArray[np.bool_]:
+    """[rows] whether each row of a Parquet file has a picture's path. Raises UnreadableError."""
+    with _parquet(path) as file:
+        if file.schema_arrow.field(column).type.get_field_index("path") < 0:
+            return np.zeros(file.metadata.num_rows, np.bool_)
+        every = file.iter_batches(4096, columns=[f"{column}.path"], use_threads=False)
+        pictures = (picture for batch in every for picture in batch.column(0).to_pylist())
+        return np.fromiter((bool(one and one["path"]) for one in pictures), np.bool_)  # "" is none
 
 
 def rows_at(path: str) -> Iterator[bytes]:
-    """The text of each row of a Parquet file, as JSON; errors are pyarrow's."""
-    from pyarrow import parquet
-
-    with files.opened_regular(path) as source, parquet.ParquetFile(source) as file:
-        names = [one for one in (*_TEXTS, *_VIDEOS) if one in file.schema_arrow.names]
-        named = [one for one in ("image", "images") if one in file.schema_arrow.names]
-        names += [one for one in named if "struct" not in str(file.schema_arrow.field(one).type)]
+    """The text of each row of a Parquet file, as JSON. Raises UnreadableError."""
+    with _parquet(path) as file:
+        schema = file.schema_arrow
+        names = [one for one in (*_TEXTS, *_VIDEOS) if one in schema.names]
+        named = [one for one in ("image", "images") if one in schema.names]
+        names += [one for one in named if "struct" not in str(schema.field(one).type)]
         for batch in file.iter_batches(256, columns=names, use_threads=False):
             for row in batch.to_pylist():
                 yield json.dumps(row, default=str).encode()

@@ -8,7 +8,7 @@
 Only the table of paths differs between the versions. The list of episodes may have millions of
 rows, so it is read and kept by columns; an ``Episode`` is made where somebody asks for one.
 
-Not here: splits (``lerobot``), rows (``tables``), the packets of a video (``videos``).
+Not here: splits and rows (``lerobot``), the packets of a video (``videos``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from autoloader.errors import SourceError
 from autoloader.formats import files
 from autoloader.formats.dataset import ShardSlice, broken, read_json
-from autoloader.formats.episodes import StoredFormat
 from autoloader.formats.features import PARQUET, TASK, TASKS, VIDEO, Feature, FeatureKind
 from autoloader.formats.lerobot.parquet import read_columns
 from autoloader.formats.lerobot.videos import Placement, Spans, place
@@ -62,19 +61,6 @@ _LONGEST_LINE = 16 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class VideoPlace:
-    """Place of a camera's frames of an episode.
-
-    Attributes:
-        path: path of the MP4 file.
-        from_s: time in the video at which the episode begins, in seconds.
-    """
-
-    path: str
-    from_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Episode:
     """One episode, as the metadata has it.
 
@@ -82,14 +68,15 @@ class Episode:
         index: number of the episode in the dataset.
         length: number of frames of the episode.
         path: the Parquet file that holds its rows.
-        videos: camera feature → where its frames lie; absent where the list does not say it.
+        videos: camera feature → (path of the MP4 file, time at which the episode begins in it, in
+            seconds); absent where the list does not say it.
         damage: reason why the episode cannot be used; "": it can.
     """
 
     index: int
     length: int
     path: str
-    videos: Mapping[str, VideoPlace]
+    videos: Mapping[str, tuple[str, float]]
     damage: str = ""
 
 
@@ -134,7 +121,7 @@ class FileColumn:
 
 @dataclass(frozen=True, eq=False)
 class VideoColumn(FileColumn):
-    """Places of a camera's frames of every episode; see ``VideoPlace``.
+    """Places of a camera's frames of every episode.
 
     Attributes:
         from_s: [E] float64 begin of the episode in its video, in seconds.
@@ -144,10 +131,10 @@ class VideoColumn(FileColumn):
     from_s: NDArray[np.float64]
     to_s: NDArray[np.float64]
 
-    def place(self, row: int) -> VideoPlace | None:
-        """Of an episode; ``None`` where the list does not say it."""
+    def place(self, row: int) -> tuple[str, float] | None:
+        """See ``Episode.videos``; ``None`` where the list does not say it."""
         number = self.number[row]
-        return None if number < 0 else VideoPlace(self.paths[number], float(self.from_s[row]))
+        return None if number < 0 else (self.paths[number], float(self.from_s[row]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,44 +211,6 @@ class EpisodeList:
         start, end = videos.from_s[own] * fps, videos.to_s[own] * fps
         spans = Spans(self.index[own], self.length[own], start, end, sure)
         return place(spans, frames, followed=followed, by_row=by_row)
-
-
-@dataclass(frozen=True)
-class LeRobotMetadata(StoredFormat):
-    """A LeRobot dataset as its metadata has it; see ``DatasetFormat``.
-
-    Attributes:
-        info: content of the file ``meta/info.json``.
-        episodes: list of all episodes.
-        digest: hash of the content of every metadata file that an index is made from.
-    """
-
-    info: Mapping[str, Any] = field(kw_only=True, compare=False, repr=False)
-    episodes: EpisodeList = field(kw_only=True, compare=False, repr=False)
-    digest: bytes = field(kw_only=True, compare=False, repr=False)
-
-    @property
-    def fps(self) -> float:
-        """Frames a second."""
-        return float(self.info["fps"])
-
-    @cached_property
-    def tasks(self) -> dict[int, bytes]:
-        """Text of every task, UTF-8, by its number.
-
-        Raises:
-            SourceError: there is no list of tasks, or it is broken or empty.
-        """
-        found = read_tasks(Path(self.path), self.info, dataset=self.dataset)
-        return {number: text.encode() for number, text in found.items()}
-
-    @cached_property
-    def tasks_if_listed(self) -> dict[int, bytes] | None:
-        """``tasks``; ``None`` where reading them raises, for readers that can go without."""
-        try:
-            return self.tasks
-        except SourceError:
-            return None
 
 
 def metadata_digest(root: Path) -> bytes:
@@ -433,9 +382,8 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
 def _readable(source: Path, dataset: str) -> Iterator[None]:
     """Words what goes wrong while a list is read as a ``SourceError``."""
     try:
-        yield
-    except OSError as error:
-        raise files.unreadable(error, error.filename or str(source), dataset=dataset) from error
+        with files.reading(str(source), dataset=dataset):
+            yield
     except (ValueError, TypeError, LookupError) as error:
         why = f"a row has no {error}" if isinstance(error, KeyError) else str(error)[:120]
         raise broken(str(source), why, dataset=dataset) from error
