@@ -103,35 +103,42 @@ def _as_text(value: Any) -> Any:
 
 
 class HostFacts(Block):
-    """Facts of a machine that matter to a loader."""
+    """Facts of a machine that matter to a loader.
 
-    cpus: int = Field(ge=1, description="processors a process may use: affinity and CPU quota")
-    processors: int | None = Field(None, ge=1, description="processors of the whole machine")
-    affinity: int | None = Field(
-        None, ge=1, description="processors that the process may run on (taskset, SLURM, cpuset)"
-    )
-    cpu_quota: float | None = Field(
-        None, gt=0, description="processors' worth of time that a cgroup gives; absent: no quota"
-    )
-    cpu_model: str = Field("unknown", description="the processor, as the kernel names it")
-    memory_bytes: Size = Field(description="main memory, such as 62.5GiB")
-    cgroup_limit_bytes: Size | None = Field(
-        None, description="memory limit of the job or container; absent when there is none"
-    )
-    gpus: tuple[str, ...] = Field((), description="GPU names as NVML gives them, one per device")
-    storage: str = Field("unknown", description="what the data lies on: ext4, nfs4, lustre, gcs …")
-    storage_read_bytes_per_s: Size | None = Field(
-        None, description="measured: bytes a second of the data read in order, past the page cache"
-    )
-    storage_random_read_s: float | None = Field(
-        None, ge=0, description="measured: seconds of a read of 20 KiB of the data at random"
-    )
-    scheduler: str = Field("none", description="who starts jobs here: none, slurm …")
-    ranks_per_node: int = Field(1, ge=1, description="training processes that share this host")
-    kernel: str = Field("unknown", description="release of the kernel")
-    versions: Mapping[str, str] = Field(
-        default_factory=dict, description="versions of the packages that read, decode and deliver"
-    )
+    Attributes:
+        cpus: processors a process may use: affinity and CPU quota
+        processors: processors of the whole machine
+        affinity: processors that the process may run on (taskset, SLURM, cpuset)
+        cpu_quota: processors' worth of time that a cgroup gives; absent: no quota
+        cpu_model: the processor, as the kernel names it
+        memory_bytes: main memory, such as 62.5GiB
+        cgroup_limit_bytes: memory limit of the job or container; absent when there is none
+        gpus: GPU names as NVML gives them, one per device
+        storage: what the data lies on: ext4, nfs4, lustre, gcs …
+        storage_read_bytes_per_s: measured: bytes a second of the data read in order, past the page
+            cache
+        storage_random_read_s: measured: seconds of a read of 20 KiB of the data at random
+        scheduler: who starts jobs here: none, slurm …
+        ranks_per_node: training processes that share this host
+        kernel: release of the kernel
+        versions: versions of the packages that read, decode and deliver
+    """
+
+    cpus: int = Field(ge=1)
+    processors: int | None = Field(None, ge=1)
+    affinity: int | None = Field(None, ge=1)
+    cpu_quota: float | None = Field(None, gt=0)
+    cpu_model: str = "unknown"
+    memory_bytes: Size
+    cgroup_limit_bytes: Size | None = None
+    gpus: tuple[str, ...] = ()
+    storage: str = "unknown"
+    storage_read_bytes_per_s: Size | None = None
+    storage_random_read_s: float | None = Field(None, ge=0)
+    scheduler: str = "none"
+    ranks_per_node: int = Field(1, ge=1)
+    kernel: str = "unknown"
+    versions: Mapping[str, str] = Field(default_factory=dict)
 
     @property
     def usable_bytes(self) -> int:
@@ -180,18 +187,23 @@ class HostFacts(Block):
 
 
 class MixtureKind(Block):
-    """Properties of a mixture that decide its best knobs; a property left out is not known."""
+    """Properties of a mixture that decide its best knobs; a property left out is not known.
 
-    datasets: int | None = Field(None, ge=1, description="datasets that are mixed")
-    batch: int | None = Field(None, ge=1, description="samples of a batch")
-    frames: int | None = Field(None, ge=0, description="frames of a sample, over all cameras")
-    pixels: int | None = Field(None, ge=1, description="pixels of a frame in the batch, the mean")
-    source_pixels: int | None = Field(
-        None, ge=1, description="pixels of a frame in the files, the mean over datasets"
-    )
-    encoding: str | None = Field(
-        None, description="how most datasets store frames: jpeg, png, video, raw …"
-    )
+    Attributes:
+        datasets: datasets that are mixed
+        batch: samples of a batch
+        frames: frames of a sample, over all cameras
+        pixels: pixels of a frame in the batch, the mean
+        source_pixels: pixels of a frame in the files, the mean over datasets
+        encoding: how most datasets store frames: jpeg, png, video, raw …
+    """
+
+    datasets: int | None = Field(None, ge=1)
+    batch: int | None = Field(None, ge=1)
+    frames: int | None = Field(None, ge=0)
+    pixels: int | None = Field(None, ge=1)
+    source_pixels: int | None = Field(None, ge=1)
+    encoding: str | None = None
 
     def doublings_to(self, other: MixtureKind) -> float:
         """Distance to ``other`` in doublings; 0 if all that both say is the same."""
@@ -227,28 +239,28 @@ class MixtureKind(Block):
 
 
 class Limits(Block):
-    """Limits of the loader on the host."""
+    """Limits of the loader on the host.
 
-    ram_floor: Annotated[
-        Size, BeforeValidator(lambda value: parse_floor(value, name="ram_floor"))
-    ] = Field(
-        description="memory that must stay free; more is safer, less is faster; 0 switches it off"
-    )
-    cpu_budget: int | None = Field(
-        None, ge=1, description="processors the loader may keep busy; absent: all of them"
-    )
+    Attributes:
+        ram_floor: memory that must stay free; more is safer, less is faster; 0 switches it off
+        cpu_budget: processors the loader may keep busy; absent: all of them
+    """
+
+    ram_floor: Annotated[Size, BeforeValidator(lambda value: parse_floor(value, name="ram_floor"))]
+    cpu_budget: int | None = Field(None, ge=1)
 
 
 class DiskCache(Block):
-    """Room on a local disk for decoded frames."""
+    """Room on a local disk for decoded frames.
 
-    disk: str = Field(
-        min_length=1,
-        description="folder for decoded frames that are dear to decode (PNG, large JPEG), on a "
-        "fast local disk; made where it is missing, used again by the next run, and by one job at "
-        "a time",
-    )
-    bytes: Size = Field(description="what the files there take; all of it is taken at once")
+    Attributes:
+        disk: folder for decoded frames that are dear to decode (PNG, large JPEG), on a fast local
+            disk; made where it is missing, used again by the next run, and by one job at a time
+        bytes: what the files there take; all of it is taken at once
+    """
+
+    disk: str = Field(min_length=1)
+    bytes: Size
 
     @field_validator("disk")
     @classmethod
@@ -261,18 +273,22 @@ class DiskCache(Block):
 
 
 class Provenance(Block):
-    """Source of the knobs of a profile."""
+    """Source of the knobs of a profile.
 
-    source: Literal["measured", "controller", "field-record", "reasoned"] = Field(
-        description="measured by a study, found by the controller of a run, taken from the field "
-        "record, or derived by reasoning"
-    )
-    detail: str = Field(min_length=1, description="which study, which rows, or which reasoning")
-    measured_on: Annotated[str, BeforeValidator(_as_text)] | None = Field(
-        None, description="date of the measurement, and host if it helps"
-    )
-    command: str | None = Field(None, description="the command that measured it")
-    study: str | None = Field(None, description="the study that measured it")
+    Attributes:
+        source: measured by a study, found by the controller of a run, taken from the field record,
+            or derived by reasoning
+        detail: which study, which rows, or which reasoning
+        measured_on: date of the measurement, and host if it helps
+        command: the command that measured it
+        study: the study that measured it
+    """
+
+    source: Literal["measured", "controller", "field-record", "reasoned"]
+    detail: str = Field(min_length=1)
+    measured_on: Annotated[str, BeforeValidator(_as_text)] | None = None
+    command: str | None = None
+    study: str | None = None
 
     @property
     def told(self) -> str:
@@ -286,28 +302,32 @@ class Provenance(Block):
 
 
 class Profile(Block):
-    """A host, its limits, and the knobs that suit it; immutable."""
+    """A host, its limits, and the knobs that suit it; immutable.
 
-    schema_version: Literal[2] = Field(description="version of this format")
-    name: str = Field(pattern=NAME_PATTERN, description="what --profile finds it by")
-    description: str = Field("", description="one or two sentences for people")
-    host: HostFacts = Field(description="the host the knobs were chosen for")
-    limits: Limits = Field(description="how far the loader may go")
-    cache: DiskCache | None = Field(
-        None, description="room on a local disk for decoded frames; absent: none"
-    )
-    mixture: MixtureKind | None = Field(
-        None, description="the kind of mixture the knobs were found on; absent: any"
-    )
-    knobs: Knobs = Field(
-        default_factory=Knobs, description="knob values; what is left out has its default"
-    )
-    measurements: Mapping[str, Number] = Field(
-        default_factory=dict,
-        description="what was measured with these knobs (samples_per_s, peak_rss_bytes, …); "
-        "what was not measured is absent",
-    )
-    provenance: Provenance = Field(description="where the numbers come from")
+    Attributes:
+        schema_version: version of this format
+        name: what --profile finds it by
+        description: one or two sentences for people
+        host: the host the knobs were chosen for
+        limits: how far the loader may go
+        cache: room on a local disk for decoded frames; absent: none
+        mixture: the kind of mixture the knobs were found on; absent: any
+        knobs: knob values; what is left out has its default
+        measurements: what was measured with these knobs (samples_per_s, peak_rss_bytes, …); what
+            was not measured is absent
+        provenance: where the numbers come from
+    """
+
+    schema_version: Literal[2]
+    name: str = Field(pattern=NAME_PATTERN)
+    description: str = ""
+    host: HostFacts
+    limits: Limits
+    cache: DiskCache | None = None
+    mixture: MixtureKind | None = None
+    knobs: Knobs = Field(default_factory=Knobs)
+    measurements: Mapping[str, Number] = Field(default_factory=dict)
+    provenance: Provenance
 
     @field_validator("knobs", mode="before")
     @classmethod

@@ -6,6 +6,8 @@ Not here: the blocks themselves (``model`` and its neighbours), how a fault is t
 from __future__ import annotations
 
 import functools
+import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -38,13 +40,31 @@ adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 """The adapter of a type, from plain values and back: made at its first use, and once."""
 
 
+_DESCRIBED = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+"""Name and words of a field, in the section ``Attributes``."""
 _KNOB = "this is a knob (threads, buffers), no part of a spec: AutoLoader(…, knobs={…}), or --set"
 
 
 class Block(BaseModel):
-    """A block of the spec: frozen; an unknown key is refused with the nearest known one."""
+    """A block of the spec: frozen; an unknown key is refused with the nearest known one.
+
+    The section ``Attributes`` of its docstring describes its fields, in the JSON schema too.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: Any) -> dict[str, Any]:
+        """The schema with the descriptions of the docstring; pydantic calls this."""
+        told: dict[str, Any] = handler(core)
+        schema = handler.resolve_ref_schema(told)
+        about, _, fields = inspect.cleandoc(cls.__doc__ or "").partition("\n\nAttributes:\n")
+        schema["description"] = about
+        words = {name: " ".join(text.split()) for name, text in _DESCRIBED.findall(fields)}
+        for name, field in cls.model_fields.items():
+            if name in words:
+                schema["properties"][field.alias or name]["description"] = words[name]
+        return told
 
     @model_validator(mode="before")
     @classmethod

@@ -77,12 +77,15 @@ FunctionName = Annotated[str, BeforeValidator(_importable)]
 
 
 class GivesSpec(Block):
-    """Shape and type of one array that a function gives for each sample of a batch."""
+    """Shape and type of one array that a function gives for each sample of a batch.
 
-    dtype: Literal["bool", "uint8", "int32", "int64", "float32", "text"] = Field(
-        description="type of its numbers, or text: a list of B texts"
-    )
-    shape: tuple[_Rows, ...] = Field(default=(), description="of a sample: [B, *shape]")
+    Attributes:
+        dtype: type of its numbers, or text: a list of B texts
+        shape: of a sample: [B, *shape]
+    """
+
+    dtype: Literal["bool", "uint8", "int32", "int64", "float32", "text"]
+    shape: tuple[_Rows, ...] = ()
 
     @model_validator(mode="after")
     def _text_has_no_shape(self) -> GivesSpec:
@@ -92,22 +95,21 @@ class GivesSpec(Block):
 
 
 class BatchSpec(Block):
-    """Batches, per rank."""
+    """Batches, per rank.
 
-    size: int = Field(default=48, ge=1, le=65_536, description="samples per batch and rank")
-    drop_last: bool = Field(
-        default=True, description="carry an epoch's remainder into the next one"
-    )
-    call: FunctionName | None = Field(
-        default=None,
-        description="module:function over each finished batch: fn(batch, **kwargs) -> dict",
-    )
-    kwargs: Mapping[str, JsonValue] = Field(
-        default_factory=dict, description="keyword arguments of the function"
-    )
-    gives: Mapping[str, GivesSpec] = Field(
-        default_factory=dict, description="name in the batch → what the function gives"
-    )
+    Attributes:
+        size: samples per batch and rank
+        drop_last: carry an epoch's remainder into the next one
+        call: module:function over each finished batch: fn(batch, **kwargs) -> dict
+        kwargs: keyword arguments of the function
+        gives: name in the batch → what the function gives
+    """
+
+    size: int = Field(default=48, ge=1, le=65_536)
+    drop_last: bool = True
+    call: FunctionName | None = None
+    kwargs: Mapping[str, JsonValue] = Field(default_factory=dict)
+    gives: Mapping[str, GivesSpec] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _call_and_gives_belong_together(self) -> BatchSpec:
@@ -132,21 +134,19 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class CurriculumSpec(Block):
-    """Shares that move evenly from one mixture to another."""
+    """Shares that move evenly from one mixture to another.
 
-    from_: Mapping[str, Weight] = Field(
-        default_factory=dict,
-        alias="from",
-        description="dataset → weight at the first sample; one left out has its own `weight`",
-    )
-    to: Mapping[str, Weight] = Field(
-        min_length=1,
-        description="dataset → weight at the end and ever after; one left out has its own `weight`",
-    )
-    over: Samples = Field(description="samples, over all ranks, in which the shares move")
-    kind: Literal["explicit", "natural_scaled"] = Field(
-        default="explicit", description="shares from weight, or from weight × sample count"
-    )
+    Attributes:
+        from_: dataset → weight at the first sample; one left out has its own `weight`
+        to: dataset → weight at the end and ever after; one left out has its own `weight`
+        over: samples, over all ranks, in which the shares move
+        kind: shares from weight, or from weight × sample count
+    """
+
+    from_: Mapping[str, Weight] = Field(default_factory=dict, alias="from")
+    to: Mapping[str, Weight] = Field(min_length=1)
+    over: Samples
+    kind: Literal["explicit", "natural_scaled"] = "explicit"
 
     @model_serializer(mode="wrap")
     def _by_its_word(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -170,57 +170,45 @@ MOST_BLOCK_BYTES = 2**30
 
 
 class LocalitySpec(Block):
-    """Blocks that are read as a whole, and how many of them samples are shuffled among."""
+    """Blocks that are read as a whole, and how many of them samples are shuffled among.
 
-    block: Annotated[ByteSize, Field(ge=LEAST_BLOCK_BYTES, le=MOST_BLOCK_BYTES)] = Field(
-        default=ByteSize(8 * 2**20),
-        description="bytes of a block of a dataset, which is read at once",
+    Attributes:
+        block: bytes of a block of a dataset, which is read at once
+        window: blocks of a dataset, over all lanes, among which samples are shuffled
+        lanes: parts of every dataset that batches take turns in; a multiple of the ranks: no node
+            reads another one's blocks
+    """
+
+    block: Annotated[ByteSize, Field(ge=LEAST_BLOCK_BYTES, le=MOST_BLOCK_BYTES)] = ByteSize(
+        8 * 2**20
     )
-    window: int = Field(
-        default=64,
-        ge=1,
-        le=65_536,
-        description="blocks of a dataset, over all lanes, among which samples are shuffled",
-    )
-    lanes: int = Field(
-        default=1,
-        ge=1,
-        le=256,
-        description="parts of every dataset that batches take turns in; a multiple of the ranks: "
-        "no node reads another one's blocks",
-    )
+    window: int = Field(default=64, ge=1, le=65_536)
+    lanes: int = Field(default=1, ge=1, le=256)
 
 
 class MixingSpec(Block):
-    """Order of all datasets' samples in one sequence."""
+    """Order of all datasets' samples in one sequence.
 
-    unit: Literal["sample", "batch"] = Field(
-        default="sample",
-        description="sample: robots and image–text data mix in a batch; batch: each batch is of "
-        "one kind, the same on all ranks (indexed reader)",
-    )
-    strategy: Literal["python", "sample", "choose"] = Field(
-        default="python",
-        description="python: datasets take turns by weight; choose: the same, and waits for a "
-        "dataset that is not ready; sample: each is drawn at random, by weight",
-    )
-    block_length: int = Field(
-        default=1, ge=1, le=4096, description="samples in a row from one dataset"
-    )
-    on_stall: Literal["auto", "wait", "owe"] = Field(
-        default="auto", description="a dataset that is not ready: wait for it, or owe it its share"
-    )
-    epoch: Literal["auto", "pass", "forever"] | Samples = Field(
-        default="auto",
-        description="pass: until every dataset has done one pass; N samples; forever; auto: "
-        "pass with natural weights, else all valid samples",
-    )
-    chain: bool = Field(
-        default=False, description="samples of a block share frames, decoded once (indexed reader)"
-    )
-    locality: LocalitySpec | None = Field(
-        default=None, description="{block, window, lanes}: read blocks, not frames (indexed reader)"
-    )
+    Attributes:
+        unit: sample: robots and image–text data mix in a batch; batch: each batch is of one kind,
+            the same on all ranks (indexed reader)
+        strategy: python: datasets take turns by weight; choose: the same, and waits for a dataset
+            that is not ready; sample: each is drawn at random, by weight
+        block_length: samples in a row from one dataset
+        on_stall: a dataset that is not ready: wait for it, or owe it its share
+        epoch: pass: until every dataset has done one pass; N samples; forever; auto: pass with
+            natural weights, else all valid samples
+        chain: samples of a block share frames, decoded once (indexed reader)
+        locality: {block, window, lanes}: read blocks, not frames (indexed reader)
+    """
+
+    unit: Literal["sample", "batch"] = "sample"
+    strategy: Literal["python", "sample", "choose"] = "python"
+    block_length: int = Field(default=1, ge=1, le=4096)
+    on_stall: Literal["auto", "wait", "owe"] = "auto"
+    epoch: Literal["auto", "pass", "forever"] | Samples = "auto"
+    chain: bool = False
+    locality: LocalitySpec | None = None
 
     @property
     def waits(self) -> bool:
@@ -260,20 +248,19 @@ class MixingSpec(Block):
 
 
 class TransformSpec(Block):
-    """One episode in, one out, or ``None`` to drop it."""
+    """One episode in, one out, or ``None`` to drop it.
 
-    call: FunctionName = Field(
-        description="module:function; fn(episode, **kwargs) -> episode | None"
-    )
-    framework: Literal["numpy", "tensorflow"] = Field(
-        default="numpy", description="what its arrays are: NumPy's, or TensorFlow's eager tensors"
-    )
-    kwargs: Mapping[str, JsonValue] = Field(
-        default_factory=dict, description="keyword arguments of the function"
-    )
-    version: int = Field(
-        default=1, ge=0, description="raise it where the function changes and its module does not"
-    )
+    Attributes:
+        call: module:function; fn(episode, **kwargs) -> episode | None
+        framework: what its arrays are: NumPy's, or TensorFlow's eager tensors
+        kwargs: keyword arguments of the function
+        version: raise it where the function changes and its module does not
+    """
+
+    call: FunctionName
+    framework: Literal["numpy", "tensorflow"] = "numpy"
+    kwargs: Mapping[str, JsonValue] = Field(default_factory=dict)
+    version: int = Field(default=1, ge=0)
 
 
 Dims = str | tuple[int, ...]
@@ -317,17 +304,19 @@ Clip = Annotated[bool | Annotated[float, Field(gt=0)], BeforeValidator(_clip)]
 
 
 class ColumnsNormalizeSpec(Block):
-    """Columns of a field that are normalised in another way than the others."""
+    """Columns of a field that are normalised in another way than the others.
 
-    dims: NormalizedDims = Field(description="as in the field, of the columns that are meant")
-    method: Literal["q01_q99", "min_max", "mean_std", "binary"] = Field(
-        description="as of the field; binary: 1 where x > 0.5, else 0"
-    )
-    clip: Clip = Field(default=False, description="bound to [-1, 1], or to [-number, number]")
-    by_row: bool = Field(
-        default=False,
-        description="of actions relative to the state: by statistics of each row of the horizon",
-    )
+    Attributes:
+        dims: as in the field, of the columns that are meant
+        method: as of the field; binary: 1 where x > 0.5, else 0
+        clip: bound to [-1, 1], or to [-number, number]
+        by_row: of actions relative to the state: by statistics of each row of the horizon
+    """
+
+    dims: NormalizedDims
+    method: Literal["q01_q99", "min_max", "mean_std", "binary"]
+    clip: Clip = False
+    by_row: bool = False
 
     def mask(self, width: int) -> tuple[bool, ...]:
         """Which of ``width`` columns are meant; raises IndexError as ``column_mask``."""
@@ -340,29 +329,24 @@ class ColumnsNormalizeSpec(Block):
 
 
 class FieldNormalizeSpec(Block):
-    """Normalisation of ``action`` or ``state``, each dataset by its own statistics."""
+    """Normalisation of ``action`` or ``state``, each dataset by its own statistics.
 
-    method: Method = Field(
-        description="q01_q99, min_max: that range to [-1, 1]; mean_std: (x − mean) / std"
-    )
-    dims: NormalizedDims = Field(
-        default=None,
-        description='columns such as "[:-1]" or [0, 1]; the others pass through; default: all, or '
-        "the mask of a given statistics file",
-    )
-    clip: Clip = Field(
-        default=False,
-        description="bound to [-1, 1] (q01_q99, min_max), or to [-number, number]",
-    )
+    Attributes:
+        method: q01_q99, min_max: that range to [-1, 1]; mean_std: (x − mean) / std
+        dims: columns such as "[:-1]" or [0, 1]; the others pass through; default: all, or the mask
+            of a given statistics file
+        clip: bound to [-1, 1] (q01_q99, min_max), or to [-number, number]
+        arithmetic: whose formula, where a column is constant or nearly so: autoloader gives 0
+        columns: columns with a method of their own; the last that names one counts
+    """
+
+    method: Method
+    dims: NormalizedDims = None
+    clip: Clip = False
     arithmetic: Literal[
         "autoloader", "octo", "openvla", "openpi", "lerobot", "gr00t", "gr00t_n16"
-    ] = Field(
-        default="autoloader",
-        description="whose formula, where a column is constant or nearly so: autoloader gives 0",
-    )
-    columns: tuple[ColumnsNormalizeSpec, ...] = Field(
-        default=(), description="columns with a method of their own; the last that names one counts"
-    )
+    ] = "autoloader"
+    columns: tuple[ColumnsNormalizeSpec, ...] = ()
 
     @model_validator(mode="after")
     def _has_bounds_to_clip_to(self) -> FieldNormalizeSpec:
@@ -414,42 +398,49 @@ def column_mask(dims: Dims | None, width: int) -> tuple[bool, ...]:
 
 
 class DimsSpec(Block):
-    """A dataset's own columns of a field."""
+    """A dataset's own columns of a field.
 
-    dims: NormalizedDims = Field(description="as in the mixture's normalize, of this dataset")
-    columns: tuple[ColumnsNormalizeSpec, ...] = Field(
-        default=(), description="as there; none: the mixture's"
-    )
+    Attributes:
+        dims: as in the mixture's normalize, of this dataset
+        columns: as there; none: the mixture's
+    """
+
+    dims: NormalizedDims
+    columns: tuple[ColumnsNormalizeSpec, ...] = ()
 
 
 class NormalizeOverride(Block):
-    """A dataset's own ``normalize``: which columns of fields that are laid out in another way."""
+    """A dataset's own ``normalize``: which columns of fields that are laid out in another way.
 
-    action: DimsSpec | None = Field(
-        default=None, description="columns of action that are normalised"
-    )
-    state: DimsSpec | None = Field(default=None, description="columns of state that are normalised")
+    Attributes:
+        action: columns of action that are normalised
+        state: columns of state that are normalised
+    """
+
+    action: DimsSpec | None = None
+    state: DimsSpec | None = None
 
 
 class NormalizeSpec(Block):
-    """Normalisation of the batch's numbers, each dataset by its own statistics."""
+    """Normalisation of the batch's numbers, each dataset by its own statistics.
 
-    action: FieldNormalizeSpec | None = Field(default=None, description="absent passes through")
-    state: FieldNormalizeSpec | None = Field(default=None, description="absent passes through")
-    statistics: str | None = Field(
-        default=None,
-        description="a statistics file (or a folder of them), used as it is; null computes exact "
-        "ones and caches them",
-    )
-    statistics_of: Literal["steps", "samples", "recorded"] = Field(
-        default="steps",
-        description="steps: every step counts once; samples: a row counts as often as samples "
-        "hold it; recorded: every step of all splits once, also those that keep.language, ranges "
-        "and moving leave out",
-    )
+    Attributes:
+        action: absent passes through
+        state: absent passes through
+        statistics: a statistics file (or a folder of them), used as it is; null computes exact ones
+            and caches them
+        statistics_of: steps: every step counts once; samples: a row counts as often as samples hold
+            it; recorded: every step of all splits once, also those that keep.language, ranges and
+            moving leave out
+        group: group → datasets that share one set of statistics, of all their rows
+    """
+
+    action: FieldNormalizeSpec | None = None
+    state: FieldNormalizeSpec | None = None
+    statistics: str | None = None
+    statistics_of: Literal["steps", "samples", "recorded"] = "steps"
     group: Mapping[GroupName, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(
-        default_factory=dict,
-        description="group → datasets that share one set of statistics, of all their rows",
+        default_factory=dict
     )
 
     def members(self, dataset: str) -> tuple[str, ...]:

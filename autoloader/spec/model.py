@@ -60,26 +60,22 @@ Timestamps = Literal["check", "ignore", "nearest"]
 
 
 class CameraSpec(Block):
-    """Form in which a canonical camera's frames reach the batch."""
+    """Form in which a canonical camera's frames reach the batch.
 
-    size: Size = Field(description="height and width in pixels")
-    resize: Resize = Field(
-        default="bilinear",
-        description="bilinear (half-pixel centres), area, antialiased lanczos3; TensorFlow's or "
-        "Pillow's antialiased method; or nearest, which is a depth camera's",
-    )
-    fit: Literal["stretch", "pad", "crop"] = Field(
-        default="stretch",
-        description="stretch; pad keeps the aspect with black; crop cuts the centre",
-    )
-    depth: Literal["uint16", "float32"] | None = Field(
-        default=None,
-        description="a depth camera: frames [B, F, H, W, 1] of this type, values as stored",
-    )
-    placeholder: bool = Field(
-        default=False,
-        description="may be without a dataset that fills it: black, and frame_mask false",
-    )
+    Attributes:
+        size: height and width in pixels
+        resize: bilinear (half-pixel centres), area, antialiased lanczos3; TensorFlow's or Pillow's
+            antialiased method; or nearest, which is a depth camera's
+        fit: stretch; pad keeps the aspect with black; crop cuts the centre
+        depth: a depth camera: frames [B, F, H, W, 1] of this type, values as stored
+        placeholder: may be without a dataset that fills it: black, and frame_mask false
+    """
+
+    size: Size
+    resize: Resize = "bilinear"
+    fit: Literal["stretch", "pad", "crop"] = "stretch"
+    depth: Literal["uint16", "float32"] | None = None
+    placeholder: bool = False
 
     @property
     def dtype(self) -> str:
@@ -121,11 +117,17 @@ class CameraSpec(Block):
 
 
 class VisionSpec(Block):
-    """Cameras of image–text data, ``vision_0`` and so on."""
+    """Cameras of image–text data, ``vision_0`` and so on.
 
-    slots: int = Field(default=1, ge=1, le=MOST_PICTURES, description="pictures of a record")
-    size: Size = Field(description="height and width in pixels")
-    fit: Literal["stretch", "pad", "crop"] = Field(default="pad", description="as of a camera")
+    Attributes:
+        slots: pictures of a record
+        size: height and width in pixels
+        fit: as of a camera
+    """
+
+    slots: int = Field(default=1, ge=1, le=MOST_PICTURES)
+    size: Size
+    fit: Literal["stretch", "pad", "crop"] = "pad"
 
     def cameras(self) -> dict[str, dict[str, Any]]:
         """The cameras by name, as a spec writes them."""
@@ -134,76 +136,65 @@ class VisionSpec(Block):
 
 
 class DatasetSpec(Block):
-    """One dataset of the mixture."""
+    """One dataset of the mixture.
 
-    name: Name = Field(description="unique; seeds derive from it")
-    path: Location | None = Field(default=None, description="folder or file of the dataset")
-    kind: Name | None = Field(
-        default=None,
-        description="format at path, such as hdf5, or one that an installed package brings; "
-        "image_text has to be said; null: the one whose files lie there",
-    )
-    media: Location | None = Field(
-        default=None, description="of image_text: folder that paths of pictures start at"
-    )
-    vision: VisionSpec | None = Field(
-        default=None, description="of image_text: cameras of its own for its pictures"
-    )
-    tfds: Location | None = Field(default=None, description="name:version below data_dir")
-    data_dir: Location | None = Field(default=None, description="where tfds names are looked up")
-    split: Mapping[str, str | None] = Field(
-        default_factory=lambda: {"train": "train"},
-        description="loader split → TFDS split expression; null leaves the dataset out",
-    )
-    episodes: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
-        default=None,
-        description="of LeRobot data: numbers of the episodes that splits are cut from",
-    )
-    weight: Weight = Field(default=1.0, description="relative share; 0: no samples for now")
-    images: Mapping[Name, Camera] = Field(default_factory=dict, description="camera → feature")
-    files: Literal["auto", "public", "rewritten"] = Field(
-        default="auto",
-        description="as published, or rewritten to 256×256 JPEG as Octo and OpenVLA did; auto: by "
-        "features.json",
-    )
-    action: Expression | None = Field(default=None, description="numeric field; absent is masked")
-    state: Expression | None = Field(default=None, description="numeric field; absent is masked")
-    language: Language | None = Field(
-        default=None, description="text, code points, or integers with names; absent is ''"
-    )
-    features: Mapping[Name, FeaturePath] = Field(
-        default_factory=dict,
-        description="name in the batch → feature: whatever else samples hold, numbers or text",
-    )
-    stride: int = Field(default=1, ge=1, le=1_000_000, description="5 takes every fifth frame")
-    fps: float | None = Field(
-        default=None,
-        gt=0,
-        le=1e6,
-        description="frames a second, for delta_timestamps; LeRobot datasets say it themselves",
-    )
-    sample: OwnSample = Field(
-        default_factory=SampleSpec, description="fields over the mixture's `sample`"
-    )
+    Attributes:
+        name: unique; seeds derive from it
+        path: folder or file of the dataset
+        kind: format at path, such as hdf5, or one that an installed package brings; image_text has
+            to be said; null: the one whose files lie there
+        media: of image_text: folder that paths of pictures start at
+        vision: of image_text: cameras of its own for its pictures
+        tfds: name:version below data_dir
+        data_dir: where tfds names are looked up
+        split: loader split → TFDS split expression; null leaves the dataset out
+        episodes: of LeRobot data: numbers of the episodes that splits are cut from
+        weight: relative share; 0: no samples for now
+        images: camera → feature
+        files: as published, or rewritten to 256×256 JPEG as Octo and OpenVLA did; auto: by
+            features.json
+        action: numeric field; absent is masked
+        state: numeric field; absent is masked
+        language: text, code points, or integers with names; absent is ''
+        features: name in the batch → feature: whatever else samples hold, numbers or text
+        stride: 5 takes every fifth frame
+        fps: frames a second, for delta_timestamps; LeRobot datasets say it themselves
+        sample: fields over the mixture's `sample`
+        keep: which episodes and steps give samples
+        transform: a function that rewrites each episode first
+        steps: which steps of an episode there are, then
+        timestamps: of LeRobot data: times must agree with fps, or frames are taken by the numbers
+            of rows, or each row has the frame nearest to its time, as in GR00T N1
+        sample_weight: weight of each sample, given with the batch or drawn by
+        num_samples: samples of a pass, where you know them: a stream is not counted
+    """
+
+    name: Name
+    path: Location | None = None
+    kind: Name | None = None
+    media: Location | None = None
+    vision: VisionSpec | None = None
+    tfds: Location | None = None
+    data_dir: Location | None = None
+    split: Mapping[str, str | None] = Field(default_factory=lambda: {"train": "train"})
+    episodes: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    weight: Weight = 1.0
+    images: Mapping[Name, Camera] = Field(default_factory=dict)
+    files: Literal["auto", "public", "rewritten"] = "auto"
+    action: Expression | None = None
+    state: Expression | None = None
+    language: Language | None = None
+    features: Mapping[Name, FeaturePath] = Field(default_factory=dict)
+    stride: int = Field(default=1, ge=1, le=1_000_000)
+    fps: float | None = Field(default=None, gt=0, le=1e6)
+    sample: OwnSample = Field(default_factory=SampleSpec)
     normalize: NormalizeOverride = Field(default_factory=NormalizeOverride)
-    keep: KeepSpec | None = Field(default=None, description="which episodes and steps give samples")
-    transform: TransformSpec | None = Field(
-        default=None, description="a function that rewrites each episode first"
-    )
-    steps: StepsSpec = Field(
-        default_factory=StepsSpec, description="which steps of an episode there are, then"
-    )
-    timestamps: Timestamps = Field(
-        default="check",
-        description="of LeRobot data: times must agree with fps, or frames are taken by the "
-        "numbers of rows, or each row has the frame nearest to its time, as in GR00T N1",
-    )
-    sample_weight: SampleWeightSpec | None = Field(
-        default=None, description="weight of each sample, given with the batch or drawn by"
-    )
-    num_samples: Samples | None = Field(
-        default=None, description="samples of a pass, where you know them: a stream is not counted"
-    )
+    keep: KeepSpec | None = None
+    transform: TransformSpec | None = None
+    steps: StepsSpec = Field(default_factory=StepsSpec)
+    timestamps: Timestamps = "check"
+    sample_weight: SampleWeightSpec | None = None
+    num_samples: Samples | None = None
 
     @field_validator("split", mode="before")
     @classmethod
@@ -273,32 +264,30 @@ def _check_known(kind: str, name: str, known: Collection[str], field: str) -> No
 
 
 class ErrorsSpec(Block):
-    """Faults that a run tolerates before it stops."""
+    """Faults that a run tolerates before it stops.
 
-    max_corrupt_ratio: float = Field(
-        default=0.01,
-        ge=0,
-        le=1,
-        description="records of a dataset that may be bad (one always may)",
-    )
-    dead_dataset: Literal["error", "drop"] = Field(
-        default="error",
-        description="a dataset that can give nothing more: stop, or go on without it",
-    )
-    non_finite: Literal["keep", "drop", "error"] = Field(
-        default="keep",
-        description="a sample whose action or state holds NaN or an infinite value: hand it out "
-        "and count it, repeat another one in its place, or stop",
-    )
+    Attributes:
+        max_corrupt_ratio: records of a dataset that may be bad (one always may)
+        dead_dataset: a dataset that can give nothing more: stop, or go on without it
+        non_finite: a sample whose action or state holds NaN or an infinite value: hand it out and
+            count it, repeat another one in its place, or stop
+    """
+
+    max_corrupt_ratio: float = Field(default=0.01, ge=0, le=1)
+    dead_dataset: Literal["error", "drop"] = "error"
+    non_finite: Literal["keep", "drop", "error"] = "keep"
 
 
 class ValidationSpec(Block):
-    """Samples that validation sees."""
+    """Samples that validation sees.
 
-    samples: Samples = Field(default=960, description="samples of a call; the same ones each time")
-    per_dataset: bool = Field(
-        default=False, description="one loader of so many samples for each dataset"
-    )
+    Attributes:
+        samples: samples of a call; the same ones each time
+        per_dataset: one loader of so many samples for each dataset
+    """
+
+    samples: Samples = 960
+    per_dataset: bool = False
 
 
 class PipelineSpec(Block):
@@ -306,36 +295,31 @@ class PipelineSpec(Block):
 
     Read one with ``from_yaml`` or ``from_mapping``; both raise ``SpecError`` with the field's
     path, the value found, what is allowed and what to do.
+
+    Attributes:
+        schema_version: version of this file's language
+        seed: of every draw and order
+        reader: stream: whole files through tf.data; indexed: single frames by an index; auto: what
+            suits the data. Pinned here when order must agree over hosts
+        weights: shares from weight, from sample counts, or from both; or a schedule
+        normalize: numbers to a common scale, by each dataset's own statistics
+        augment: camera → operations on the device, in this order
+        pad_to: fixed widths; default the widest dataset
+        metadata: none; dataset_only: each sample's dataset_index; full: its provenance, too
     """
 
-    schema_version: Literal[1] = Field(default=1, description="version of this file's language")
-    seed: int = Field(default=0, ge=0, lt=2**63, description="of every draw and order")
-    reader: Literal["auto", "stream", "indexed"] = Field(
-        default="auto",
-        description="stream: whole files through tf.data; indexed: single frames by an index; "
-        "auto: what suits the data. Pinned here when order must agree over hosts",
-    )
+    schema_version: Literal[1] = 1
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    reader: Literal["auto", "stream", "indexed"] = "auto"
     datasets: tuple[DatasetSpec, ...] = Field(min_length=1)
-    weights: Weights = Field(
-        default="explicit",
-        description="shares from weight, from sample counts, or from both; or a schedule",
-    )
+    weights: Weights = "explicit"
     sample: SampleSpec = Field(default_factory=SampleSpec)
     cameras: Mapping[Name, CameraSpec] = Field(min_length=1)
-    normalize: NormalizeSpec | None = Field(
-        default=None, description="numbers to a common scale, by each dataset's own statistics"
-    )
-    augment: Mapping[Name, Augmentations] = Field(
-        default_factory=dict, description="camera → operations on the device, in this order"
-    )
-    pad_to: Mapping[Literal["action", "state"], Width] = Field(
-        default_factory=dict, description="fixed widths; default the widest dataset"
-    )
+    normalize: NormalizeSpec | None = None
+    augment: Mapping[Name, Augmentations] = Field(default_factory=dict)
+    pad_to: Mapping[Literal["action", "state"], Width] = Field(default_factory=dict)
     batch: BatchSpec = Field(default_factory=BatchSpec)
-    metadata: Literal["none", "dataset_only", "full"] = Field(
-        default="full",
-        description="none; dataset_only: each sample's dataset_index; full: its provenance, too",
-    )
+    metadata: Literal["none", "dataset_only", "full"] = "full"
     mixing: MixingSpec = Field(default_factory=MixingSpec)
     errors: ErrorsSpec = Field(default_factory=ErrorsSpec)
     validation: ValidationSpec = Field(default_factory=ValidationSpec)

@@ -45,14 +45,15 @@ PLAIN = Finish()
 
 
 class EdgesSpec(Block):
-    """Padding of a window that leaves its episode."""
+    """Padding of a window that leaves its episode.
 
-    start: Literal["repeat", "zero", "drop"] = Field(
-        default="repeat", description="before the first frame: it again, zeros, or no such sample"
-    )
-    end: Literal["repeat", "zero", "drop"] = Field(
-        default="repeat", description="after the last frame: it again, zeros, or no such sample"
-    )
+    Attributes:
+        start: before the first frame: it again, zeros, or no such sample
+        end: after the last frame: it again, zeros, or no such sample
+    """
+
+    start: Literal["repeat", "zero", "drop"] = "repeat"
+    end: Literal["repeat", "zero", "drop"] = "repeat"
 
 
 Seconds = Annotated[float, Field(ge=-1e5, le=1e5, allow_inf_nan=False)]
@@ -70,18 +71,17 @@ TOLERANCE_S = 1e-4
 
 
 class DeltaTimestamps(Block):
-    """Offsets in seconds around t; what is left out is in frames."""
+    """Offsets in seconds around t; what is left out is in frames.
 
-    frames: tuple[Seconds, ...] | None = Field(
-        default=None, min_length=1, description="frames relative to t"
-    )
-    state: tuple[Seconds, ...] | None = Field(
-        default=None, min_length=1, description="states relative to t"
-    )
-    action: tuple[Seconds, ...] | None = Field(
-        default=None, min_length=1, max_length=10_000,
-        description="action rows relative to t, each as long after the one before",
-    )  # fmt: skip
+    Attributes:
+        frames: frames relative to t
+        state: states relative to t
+        action: action rows relative to t, each as long after the one before
+    """
+
+    frames: tuple[Seconds, ...] | None = Field(default=None, min_length=1)
+    state: tuple[Seconds, ...] | None = Field(default=None, min_length=1)
+    action: tuple[Seconds, ...] | None = Field(default=None, min_length=1, max_length=10_000)
 
     def __bool__(self) -> bool:
         """True if anything is given in seconds."""
@@ -128,43 +128,38 @@ def _offsets(times: Sequence[float], fps: float, field: str) -> tuple[int, ...]:
 
 
 class SampleSpec(Block):
-    """Contents of a sample, as offsets in (strided) frames around t."""
+    """Contents of a sample, as offsets in (strided) frames around t.
 
-    frame_offsets: tuple[Offset, ...] = Field(
-        default=(0,), min_length=1, description="frames relative to t"
-    )
-    state_offsets: tuple[Offset, ...] = Field(
-        default=(0,), min_length=1, description="states relative to t"
-    )
-    action_start: Offset = Field(default=0, description="first action row relative to t")
-    action_horizon: int = Field(default=1, ge=1, le=10_000, description="action rows")
-    action_step: int = Field(
-        default=1, ge=1, le=1_000_000, description="frames from one to the next"
-    )
-    action_reduce: Literal["none", "sum"] = Field(
-        default="none", description="sum: one row, the sum over the rows that lie in the episode"
-    )
-    action_per: Literal["sample", "step"] = Field(
-        default="sample",
-        description="step: a chunk for each of frame_offsets, [B, window, horizon, A]",
-    )
-    action_relative_to_state: tuple[Dim, ...] = Field(
-        default=(),
-        description="dims of action from which the same dims of the state at t are taken away",
-    )
-    action_zero_outside: tuple[Dim, ...] = Field(
-        default=(), description="dims of action that are zero in rows outside of the episode"
-    )
-    edges: EdgesSpec = Field(default_factory=EdgesSpec, description="windows over the ends")
-    goal: Literal["none", "uniform"] = Field(
-        default="none", description="uniform: one more frame, drawn from the rest of the episode"
-    )
-    per_episode: Literal["all"] | Samples = Field(
-        default="all", description="all valid t, or n drawn uniformly per episode and pass"
-    )
-    delta_timestamps: DeltaTimestamps = Field(
-        default_factory=DeltaTimestamps, description="offsets in seconds instead"
-    )
+    Attributes:
+        frame_offsets: frames relative to t
+        state_offsets: states relative to t
+        action_start: first action row relative to t
+        action_horizon: action rows
+        action_step: frames from one to the next
+        action_reduce: sum: one row, the sum over the rows that lie in the episode
+        action_per: step: a chunk for each of frame_offsets, [B, window, horizon, A]
+        action_relative_to_state: dims of action from which the same dims of the state at t are
+            taken away
+        action_zero_outside: dims of action that are zero in rows outside of the episode
+        edges: windows over the ends
+        goal: uniform: one more frame, drawn from the rest of the episode
+        per_episode: all valid t, or n drawn uniformly per episode and pass
+        delta_timestamps: offsets in seconds instead
+    """
+
+    frame_offsets: tuple[Offset, ...] = Field(default=(0,), min_length=1)
+    state_offsets: tuple[Offset, ...] = Field(default=(0,), min_length=1)
+    action_start: Offset = 0
+    action_horizon: int = Field(default=1, ge=1, le=10_000)
+    action_step: int = Field(default=1, ge=1, le=1_000_000)
+    action_reduce: Literal["none", "sum"] = "none"
+    action_per: Literal["sample", "step"] = "sample"
+    action_relative_to_state: tuple[Dim, ...] = ()
+    action_zero_outside: tuple[Dim, ...] = ()
+    edges: EdgesSpec = Field(default_factory=EdgesSpec)
+    goal: Literal["none", "uniform"] = "none"
+    per_episode: Literal["all"] | Samples = "all"
+    delta_timestamps: DeltaTimestamps = Field(default_factory=DeltaTimestamps)
 
     @property
     def window(self) -> int:
@@ -245,20 +240,17 @@ OwnSample = Annotated[
 
 
 class StepsSpec(Block):
-    """Steps that are taken away from every episode; the ops of fields run in between."""
+    """Steps that are taken away from every episode; the ops of fields run in between.
 
-    drop_first: int = Field(
-        default=0, ge=0, le=1_000_000, description="steps taken away at the start"
-    )
-    every: int = Field(
-        default=1, ge=1, le=1_000_000, description="then 3 takes every third; ops see these"
-    )
-    drop_last: int = Field(
-        default=0,
-        ge=0,
-        le=1_000_000,
-        description="steps taken away at the end, once ops have seen them",
-    )
+    Attributes:
+        drop_first: steps taken away at the start
+        every: then 3 takes every third; ops see these
+        drop_last: steps taken away at the end, once ops have seen them
+    """
+
+    drop_first: int = Field(default=0, ge=0, le=1_000_000)
+    every: int = Field(default=1, ge=1, le=1_000_000)
+    drop_last: int = Field(default=0, ge=0, le=1_000_000)
 
     @property
     def takes_all(self) -> bool:
@@ -302,12 +294,15 @@ def key_parts(key: str) -> tuple[tuple[str, str | None], ...]:
 
 
 class RangesSpec(Block):
-    """Ranges of steps from a JSON file: a mapping of keys to lists of [start, end)."""
+    """Ranges of steps from a JSON file: a mapping of keys to lists of [start, end).
 
-    file: str = Field(
-        description="JSON: key → [[start, end), …] in steps (before stride, after transform)"
-    )
-    key: str = Field(description="an episode's key in it, from {features} of the episode")
+    Attributes:
+        file: JSON: key → [[start, end), …] in steps (before stride, after transform)
+        key: an episode's key in it, from {features} of the episode
+    """
+
+    file: str
+    key: str
 
     @field_validator("key")
     @classmethod
@@ -321,29 +316,30 @@ class RangesSpec(Block):
 
 
 class SampleWeightSpec(Block):
-    """Weight of each step, from a file."""
+    """Weight of each step, from a file.
 
-    file: str = Field(
-        min_length=1,
-        description="Parquet or npz: columns episode, step (or LeRobot's names) and weights",
-    )
-    key: str = Field(
-        min_length=1, description="column of the weights; progress_… is LeRobot's RA-BC"
-    )
-    use: Literal["batch", "draw"] = Field(
-        default="batch",
-        description="batch: given as `sample_weight`; draw: samples come in these shares, by the "
-        "largest remainders over a pass, and never where it is 0 (indexed reader)",
-    )
+    Attributes:
+        file: Parquet or npz: columns episode, step (or LeRobot's names) and weights
+        key: column of the weights; progress_… is LeRobot's RA-BC
+        use: batch: given as `sample_weight`; draw: samples come in these shares, by the largest
+            remainders over a pass, and never where it is 0 (indexed reader)
+    """
+
+    file: str = Field(min_length=1)
+    key: str = Field(min_length=1)
+    use: Literal["batch", "draw"] = "batch"
 
 
 class MovingSpec(Block):
-    """Only steps where a number is further from zero than a bound."""
+    """Only steps where a number is further from zero than a bound.
 
-    path: Expression = Field(description="columns of one feature, before the stride")
-    above: float | tuple[float, ...] = Field(
-        description="one bound, or one for each column; a step moves where |x| of any is above its"
-    )
+    Attributes:
+        path: columns of one feature, before the stride
+        above: one bound, or one for each column; a step moves where |x| of any is above its
+    """
+
+    path: Expression
+    above: float | tuple[float, ...]
 
     @field_validator("path")
     @classmethod
@@ -362,23 +358,22 @@ class MovingSpec(Block):
 
 
 class KeepSpec(Block):
-    """Which t a dataset keeps; windows may leave what is kept."""
+    """Which t a dataset keeps; windows may leave what is kept.
 
-    language: Literal["required", "anywhere"] | None = Field(
-        default=None,
-        description="required: only steps whose language is not blank; anywhere: only episodes "
-        "with such a step",
-    )
-    match: Mapping[Annotated[str, Field(min_length=1)], str] = Field(
-        default_factory=dict, description="text feature → regular expression found in it"
-    )
-    ranges: RangesSpec | None = Field(
-        default=None, description="only steps in ranges listed in a file"
-    )
-    flags: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
-        default=(), description="booleans of the episode or of a step that must be true"
-    )
-    moving: MovingSpec | None = Field(default=None, description="only steps that move")
+    Attributes:
+        language: required: only steps whose language is not blank; anywhere: only episodes with
+            such a step
+        match: text feature → regular expression found in it
+        ranges: only steps in ranges listed in a file
+        flags: booleans of the episode or of a step that must be true
+        moving: only steps that move
+    """
+
+    language: Literal["required", "anywhere"] | None = None
+    match: Mapping[Annotated[str, Field(min_length=1)], str] = Field(default_factory=dict)
+    ranges: RangesSpec | None = None
+    flags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    moving: MovingSpec | None = None
 
     @property
     def looks_at_texts(self) -> bool:
