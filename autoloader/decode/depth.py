@@ -117,7 +117,7 @@ def _unpacked(packed: bytes | memoryview, nbytes: int) -> bytes:
     """``nbytes`` bytes that zlib has packed; another number is an ``UndecodableFrameError``."""
     found = zlib.decompressobj().decompress(packed, nbytes + 1)
     if len(found) != nbytes:
-        raise UndecodableFrameError(f"a frame has {nbytes} bytes, and {len(found)} were found")
+        raise UndecodableFrameError(f"a frame has {len(found)} bytes instead of {nbytes}")
     return found
 
 

@@ -225,10 +225,10 @@ class DeliveryProgress:
         if len(parts) < world_size:
             raise UsageError(
                 f"this state was saved by rank {rank} of {world_size}, and this is rank "
-                f"{self._ranks.rank} of {self._ranks.world_size}: by stream, a rank's state is "
-                "its own",
-                remedy="save autoloader.join_states of the states of all ranks (the Lightning data "
-                "module does), or use reader: indexed, where any rank's state serves all",
+                f"{self._ranks.rank} of {self._ranks.world_size}: with reader: stream, a rank can "
+                "load its own state only",
+                remedy="load it on that rank; or save autoloader.join_states of all ranks' states, "
+                "as the Lightning data module does; or use reader: indexed",
             )
         others = [
             self._own(parts[str(number)], Ranks(number, world_size)) for number in range(world_size)

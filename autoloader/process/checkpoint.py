@@ -171,8 +171,8 @@ def read_state(state: object) -> dict[str, Any]:
         raise UsageError(
             f"the state has schema_version {shown(plain.get('schema_version'))}; this version of "
             f"autoloader reads {STATE_VERSION}; fields of the state: {shown(sorted(plain))}",
-            remedy="pass what state_dict() of an AutoLoader returned, to the version of autoloader "
-            "that saved it",
+            remedy="load it with the version of autoloader that saved it; if it is no state of an "
+            "AutoLoader, pass what state_dict() returned",
         )
     rest = {key: value for key, value in plain.items() if key != "checksum"}
     if plain.get("checksum") != (computed := _checksum(rest)):

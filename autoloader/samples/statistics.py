@@ -229,10 +229,10 @@ def scaling_of(
         )
     if how.by_row and len(rows) != horizon:
         raise SpecError(
-            f"normalize.{field}.columns: by_row needs statistics of each row: those of dataset "
-            f"{dataset!r} have {len(rows)} rows, and its {field} has {horizon}",
-            remedy="compute them for this horizon: autoloader stats SPEC -o FILE; by_row takes "
-            "rows of a sample that are relative to the state (action_relative_to_state)",
+            f"normalize.{field}.columns: by_row needs statistics of each of the {horizon} steps of "
+            f"{field}, and those of dataset {dataset!r} have {len(rows)}",
+            remedy="compute them for this spec, where action_relative_to_state is set: autoloader "
+            "stats SPEC -o FILE",
             path="normalize.statistics",
         )
     whole: list[FieldNormalizeSpec | ColumnsNormalizeSpec] = [how, *how.columns]

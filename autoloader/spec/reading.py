@@ -138,7 +138,7 @@ def _apply_defaults(plain: dict[str, Any], fields: Set[str]) -> None:
     defaults = plain.pop("defaults", None) or {}
     if not isinstance(defaults, dict):
         raise SpecError(
-            f"defaults: {shown(defaults)} is not a block of keys and values",
+            f"defaults must be a block of keys and values, and is {shown(defaults)}",
             remedy="write fields that all datasets share, such as defaults: {data_dir: /data/oxe}",
         )
     for key in defaults:

@@ -275,7 +275,7 @@ COMMANDS = [
     command("demo new --scale 0", "scale", "0.0", "above 0"),
     command("demo new --seed -1", "seed", "-1", "0 or a positive"),
     command("init no", "no does not exist", "datasets", code=4),
-    command("init empty", "empty", "holds no dataset that can be read", "1.0.0", code=4),
+    command("init empty", "empty", "holds no readable dataset", "1.0.0", code=4),
     command("init data --style rlds", "--style", "'rlds'", "openvla"),
     command("init data --mix magic", "--mix", "magic", "oxe_magic_soup"),
     command("init data --style octo --mix rtz", "--mix rtz", "--style octo", "'rtx'"),

@@ -402,7 +402,9 @@ def test_another_horizon_needs_other_statistics(
     plain["normalize"]["statistics"] = str(file)
     assert samples_of(plain)
     plain["sample"]["action_horizon"] = 8
-    with pytest.raises(AutoloaderError, match="have 16 rows, and its action has 8"):
+    with pytest.raises(
+        AutoloaderError, match="each of the 8 steps of action, and those of dataset 'arm' have 16"
+    ):
         samples_of(plain)
 
 

@@ -168,7 +168,7 @@ def _episodes(file: Any, schema: Schema) -> Iterator[tuple[str, int, str]]:
     names = [""]
     if schema.episodes:
         if schema.episodes not in file:
-            raise UnreadableError(f"it has no group {schema.episodes!r}, but {few(file)}")
+            raise UnreadableError(f"it has no group {schema.episodes!r}; it has {few(file)}")
         if kind := linked(file, schema.episodes):
             raise unfollowed(schema.episodes, kind)
         group = file[schema.episodes]

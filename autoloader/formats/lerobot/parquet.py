@@ -226,7 +226,7 @@ def _pages(source: BinaryIO, column: str) -> Iterator[tuple[_Values, Ints]]:
             schema, columns = file.metadata.schema, file.metadata.num_columns
             paths = [schema.column(k).path for k in range(columns)]
             if column not in paths:
-                raise UnreadableError(f"it has no column {column!r}")
+                raise UnreadableError(f"it has no column {column!r}, which meta/info.json lists")
             described = schema.column(paths.index(column))
     except OSError as error:  # pyarrow's word for damaged bytes
         raise UnreadableError(" ".join(str(error).split())[:160]) from error
@@ -257,7 +257,7 @@ class _Chunk:
         codec = _CODECS[chunk[4]]
         if codec not in _READ:
             raise UnreadableError(
-                f"its pictures are compressed by {codec}; supported: {', '.join(sorted(_READ))}"
+                f"its Parquet compression is {codec}; supported: {', '.join(sorted(_READ))}"
             )
         self._codec = PLAIN if codec == "uncompressed" else codec
         self._values = chunk[5]

@@ -91,7 +91,7 @@ def _answering(address: str) -> str:
             number = answered.getpeername()[0]
     except OSError as error:
         raise PipelineError(
-            f"helpers at {address}: nobody answers there: {error}", remedy=_REACHED_REMEDY
+            f"helpers: no Ray cluster answers at {address}: {error}", remedy=_REACHED_REMEDY
         ) from error
     outside = answered.family is socket.AF_INET and not number.startswith("127.")
     return f"{number}:{port}" if outside else address

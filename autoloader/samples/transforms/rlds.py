@@ -199,7 +199,7 @@ def _ragged_rows(
     ends = np.cumsum(counts.values)
     if rows is None or len(rows) != (int(ends[-1]) if len(ends) else 0):
         raise MalformedRecordError(
-            f"{feature.path} holds {len(value)} values, not those of {len(ends)} steps"
+            f"{feature.path} holds {len(value)} values, which do not fill its {len(ends)} steps"
         )
     parts = np.split(rows, ends[:-1]) if len(ends) else []
     if feature.shape[0] is not None:
