@@ -140,7 +140,7 @@ def test_other_json_is_no_file_of_records(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"info\.json: its records are not read: it has no text"):
         draft(tmp_path / "info.json", print)
     said: list[str] = []
-    with pytest.raises(SourceError, match="holds no dataset that can be read"):
+    with pytest.raises(SourceError, match="holds no readable dataset"):
         draft(tmp_path, said.append)
     (told,) = said
     assert told.startswith(f"{tmp_path}: left out: {tmp_path}: its records are not read: it has no")
