@@ -44,7 +44,7 @@ from autoloader.errors import BudgetInfeasibleError
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.host.units import MIB, format_bytes
-from autoloader.samples.block import DECODED_TOGETHER_BYTES
+from autoloader.samples.block import DECODED_TOGETHER_BYTES, MOST_UNFINISHED, RUN_BYTES
 from autoloader.samples.resolve import MixtureSizes
 from autoloader.spec.knobs import (
     BATCHES_OF_A_HELPER,
@@ -64,8 +64,6 @@ HELPERS_BYTES = 150 * MIB
 """The process that asks helpers elsewhere: Python, NumPy, Ray (108 MiB), and its connections."""
 SAMPLE_BYTES = 32 * 1024
 """Bytes of a further waiting sample: about one encoded frame, since frames are held once."""
-RUN_BYTES = 256 * 64 * 1024
-"""One run of planned samples read ahead, where it is longest; a batch of slabs may be more."""
 _SHORTEST_RUN_OF = 4
 """Ranks of one child read shorter runs ahead, down to this part of a run."""
 TENSORFLOW_BYTES = 520 * MIB
@@ -138,7 +136,7 @@ def price_start(
         queued += encoded
     framework = TENSORFLOW_BYTES
     if not with_tensorflow:
-        queued = max(RUN_BYTES, sizes.run_bytes) * (knobs.read_ahead + 1) * knobs.decode_processes
+        queued = _price_runs(knobs, max(RUN_BYTES, sizes.run_bytes))
         framework = INTERPRETER_BYTES
         if knobs.decode_processes > 1:
             framework += DECODE_PROCESS_BYTES * knobs.decode_processes * ranks
@@ -241,12 +239,18 @@ def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> in
     private, shared = threads * THREAD_BYTES, knobs.ring_slots * prices.slot_bytes
     private += price_decoding(knobs.decode_threads, prices.picture_bytes)
     if indexed:
-        private += (knobs.read_ahead + 1) * prices.run_bytes * knobs.decode_processes
+        private += _price_runs(knobs, prices.run_bytes)
         private += (knobs.decode_processes - 1) * prices.process_bytes
         shared += knobs.cache_bytes + _price_helpers(knobs, prices.slot_bytes)
     else:
         private += sum(_price_stream(knobs, name, prices) for name in datasets)
     return math.ceil(private * max(1.0, prices.scale)) + shared
+
+
+def _price_runs(knobs: Knobs, run_bytes: int) -> int:
+    """Bytes of runs: those read ahead, and one in hand; of large runs, which are batches, more."""
+    more = MOST_UNFINISHED if run_bytes > RUN_BYTES else 0
+    return (knobs.read_ahead + 1 + more) * run_bytes * knobs.decode_processes
 
 
 def _price_helpers(knobs: Knobs, slot_bytes: int) -> int:

@@ -56,7 +56,7 @@ from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, SourceError, as_fault
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.threads import LoaderThread, all_ended
-from autoloader.samples.block import Place, SampleBlock
+from autoloader.samples.block import MOST_UNFINISHED, RUN_BYTES, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import CacheStatistics, Statistics
@@ -73,7 +73,13 @@ _NO_SLOT = -1
 
 
 class SampleSource(ABC):
-    """Gives the samples of one mixture, in order; ``take`` is called by one thread."""
+    """Gives the samples of one mixture, in order; ``take`` is called by one thread.
+
+    Attributes:
+        run_bytes: bytes of the memory that the last planned run was read into; 0: there is none.
+    """
+
+    run_bytes = 0
 
     @abstractmethod
     def start(self) -> None:
@@ -378,7 +384,12 @@ class BatchBuilder:
 
     def _run(self) -> None:
         try:
+            unfinished = collections.deque[PendingBatch](maxlen=MOST_UNFINISHED)
             while (given := self._slots.get()) is not None and not self._is_ended:
+                if self._source.run_bytes > RUN_BYTES and len(unfinished) == MOST_UNFINISHED:
+                    unfinished[0].done.wait()
+                    if self._is_ended:
+                        return
                 slot, span = given
                 rows = self._rows.popleft() if span is None else span[1] - span[0]
                 if slot == _NO_SLOT:
@@ -391,6 +402,7 @@ class BatchBuilder:
                     self._line.append(pending)
                     self._line_changed.notify_all()
                 self._fill(pending, None if span is None else self._source.read(span))
+                unfinished.append(pending)
         except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             self._fail(as_fault(error, "mix"))
 

@@ -712,8 +712,8 @@ class Control:
         ring_bytes = setup.memory.allocated_bytes()  # pages that the ring holds already
 
         sizes = setup.mixture.sizes
-        if knobs.reader == "indexed" and setup.mixture.in_slabs:
-            from autoloader.pipeline.read.planned import priced_sizes  # most have no slabs
+        if knobs.reader == "indexed":
+            from autoloader.pipeline.read.planned import priced_sizes  # a stream goes without
 
             sizes = priced_sizes(setup.mixture, setup.order.shares)
 

@@ -24,6 +24,11 @@ from autoloader.spec.knobs import Knobs
 
 DECODED_TOGETHER_BYTES = 256 * 2**20
 """What large pictures take that are decoded at the same time; a larger one is decoded alone."""
+RUN_BYTES = 16 * 2**20
+"""Encoded frames that a run should not exceed: where frames are large it has fewer samples. A batch
+that has more is a run."""
+MOST_UNFINISHED = 2
+"""Batches with such runs that wait for decode threads while the next batch is filled."""
 
 
 @dataclass(frozen=True, slots=True)

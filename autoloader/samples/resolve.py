@@ -189,8 +189,8 @@ class MixtureSizes:
         request_bytes: most bytes of requests to stores under way, and of unpacked slabs and decoded
             frames of videos that wait; 0 of other local data.
         picture_bytes: bytes of the largest declared picture, decoded; 0: none is declared.
-        run_bytes: bytes that a batch of slabs reads, by the index; 0: no frames lie in slabs, or an
-            index is not built yet.
+        run_bytes: bytes that a batch reads, by the index; 0: frames lie in no slabs and a batch is
+            small, or an index is not built yet.
     """
 
     record_bytes: dict[str, int]

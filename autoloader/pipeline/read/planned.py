@@ -77,7 +77,7 @@ from autoloader.pipeline.read.frame_reads import (
     read_all,
 )
 from autoloader.pipeline.read.open_mixture import CompiledMixture, OpenMixture
-from autoloader.samples.block import FrameLease, Place, SampleBlock
+from autoloader.samples.block import RUN_BYTES, FrameLease, Place, SampleBlock
 from autoloader.samples.resolve import MixtureSizes, ResolvedDataset, ResolvedMixture
 from autoloader.samples.windows import frame_rows
 from autoloader.sampling.dealing import NodePart
@@ -434,8 +434,6 @@ SAMPLES_A_THREAD = 48
 """As many as each decode thread keeps a run alive for a while; fewer would plan too often."""
 
 LEAST_RUN_SAMPLES = 32
-RUN_BYTES = 16 * 2**20
-"""Encoded frames that a run should not exceed: where frames are large it has fewer samples."""
 _PINNED_PART = 20
 """What is held and pinned by a run, which makes no room, is this part of the cache at most."""
 _LEAST_HELD = 0.25
@@ -523,14 +521,16 @@ def _slab_bytes(dataset: ResolvedDataset, episodes: GatheredEpisodes, feature_pa
 
 
 def priced_sizes(mixture: ResolvedMixture, shares: Sequence[float]) -> MixtureSizes:
-    """Sizes of a mixture, with the bytes that a batch of slabs reads, if indexes tell them."""
-    indexes = find_indexes(mixture.datasets) if mixture.in_slabs else ()
+    """Sizes of a mixture, with the bytes that a batch reads where it may be large."""
+    sizes = mixture.sizes
+    may_be_large = mixture.in_slabs or sizes.batch_bytes > RUN_BYTES
+    indexes = find_indexes(mixture.datasets) if may_be_large else ()
     known = [index for index in indexes if index is not None]
     if not known or len(known) < len(indexes):
-        return mixture.sizes
+        return sizes
     read = mixture.spec.batch.size * mean_encoded_bytes(mixture, known, shares)
     whole = sum(one.record_bytes * one.records for one in mixture.datasets)
-    return replace(mixture.sizes, run_bytes=min(int(read), whole))
+    return replace(sizes, run_bytes=min(int(read), whole))
 
 
 @dataclass(eq=False)
