@@ -119,7 +119,7 @@ def beyond_float32(root: Path, files: LeRobotFiles) -> None:
         (cut_video, {2, 3}, ("the video cannot be read",)),
         (fewer_frames, {2, 3}, ("it has 28 frames", "2 to 3, 29")),
         (missing_video, {2, 3}, ("No such file",)),
-        (other_rate, {2, 3}, ("shown at", "10 frames a second")),
+        (other_rate, {2, 3}, ("should be at", "10 frames a second")),
         (lost_rows, {0}, ("11 rows", "12 frames")),
         (no_rows, {0, 1, 2}, ("no row of episode 1", "12 frames")),
         (cut_rows, {0, 1, 2}, ("Parquet file cannot be read",)),
