@@ -256,12 +256,7 @@ class AutoLoader:
             self._child = ThreadChild(self._headroom)
         child = self._child = self._child or Child.shared(neighbours)
         planned, mixture = self.plan.knobs.reader == "indexed", self.plan.mixture
-        delivery = self._delivery = Delivery(
-            self.plan,
-            self._ranks,
-            output,
-            replays=replays,
-        )
+        delivery = self._delivery = Delivery(self.plan, self._ranks, output, replays=replays)
         self._parts.callback(delivery.close)
         # By index every rank knows the whole, and which positions are its own.
         part = ALONE if planned else self._ranks

@@ -117,8 +117,7 @@ def forecast(sets: Sequence[FrameSet], cache_bytes: float) -> Forecast:
     found = [_law(one, 2.0**low, together) for one in sets]
     uses = sum(one.uses_per_position for one in sets)
     return Forecast(
-        sum(hits for _, hits in found) / uses if uses else 0.0,
-        sum(held for held, _ in found),
+        sum(hits for _, hits in found) / uses if uses else 0.0, sum(held for held, _ in found)
     )
 
 

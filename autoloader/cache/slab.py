@@ -69,11 +69,7 @@ class FrameSlab:
     """
 
     def __init__(
-        self,
-        frame_bytes: Mapping[str, int],
-        *,
-        room_bytes: int,
-        descriptor: int | None = None,
+        self, frame_bytes: Mapping[str, int], *, room_bytes: int, descriptor: int | None = None
     ) -> None:
         self.room_bytes = room_bytes
         self.frame_bytes = dict(frame_bytes)
@@ -235,17 +231,14 @@ class FrameCache(Protocol):
     @property
     def budget_bytes(self) -> int:
         """Bytes that decoded frames may take; with 0 there is nothing to ask."""
-        ...
 
     def ask(
         self, files: Sequence[str], frames: Mapping[str, CameraFrames], now: int, rows: int
     ) -> Lease:
         """Lease of a run of ``rows`` samples from position ``now`` on, which reads ``files``."""
-        ...
 
     def forget(self) -> None:
         """Forget all frames: their files are not there any more."""
-        ...
 
 
 def plain_slots(slots: Mapping[str, Ints]) -> dict[str, list[int]]:

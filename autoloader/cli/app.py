@@ -726,8 +726,7 @@ def measure(
 
 @_command(_RUN, "top --once")
 def top(
-    run: Annotated[str | None, typer.Argument(metavar="RUN")] = None,
-    once: bool = False,
+    run: Annotated[str | None, typer.Argument(metavar="RUN")] = None, once: bool = False
 ) -> None:
     """Show what your running loaders do, why, and what limits them, without disturbing them.
 

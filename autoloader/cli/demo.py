@@ -48,17 +48,14 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from autoloader.cli.output import Advance, answered, emit, note, progress_bar
 from autoloader.errors import SourceError, UsageError
 from autoloader.host.files import Waiting, locked
 from autoloader.host.supervision import start
-from autoloader.spec.reading import flow, parse_yaml
+from autoloader.spec.reading import flow, packaged
 from autoloader.storage.places import cache_root
 
 logger = logging.getLogger(__name__)
@@ -181,9 +178,7 @@ class DemoDataset:
         return max(1, round(0.05 * self.train_episodes(scale))) if self.has_val else 0
 
 
-DATASETS = TypeAdapter(tuple[DemoDataset, ...]).validate_python(
-    parse_yaml(resources.files(__package__).joinpath("demo.yaml").read_text(encoding="utf-8"))
-)
+DATASETS = packaged(__package__, "demo.yaml", tuple[DemoDataset, ...])
 """The whole mixture as ``demo.yaml`` beside this file has it, in the order of ``mix.yaml``."""
 
 

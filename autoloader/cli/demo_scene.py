@@ -14,14 +14,13 @@ import cmath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import resources
 from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from autoloader.spec.reading import parse_yaml
+from autoloader.spec.reading import packaged
 
 Pixels = npt.NDArray[np.uint8]
 """``[H, W, 3] uint8``, RGB."""
@@ -29,9 +28,7 @@ Numbers = npt.NDArray[np.float64]
 Sprite = tuple[Pixels, Pixels]
 """A thing's colours × its cover, and 255 × the rest that shines through; ``[h, w, 3]`` both."""
 
-THINGS: dict[str, dict[str, Any]] = parse_yaml(
-    resources.files(__package__).joinpath("demo_things.yaml").read_text(encoding="utf-8")
-)
+THINGS = packaged(__package__, "demo_things.yaml", dict[str, dict[str, Any]])
 _COLOURS = {
     "red": (198, 48, 42), "green": (66, 144, 78), "blue": (44, 92, 184), "yellow": (230, 184, 44),
     "orange": (226, 120, 40), "purple": (122, 70, 152), "white": (228, 226, 220),

@@ -183,7 +183,7 @@ LEAST_SHARE = 0.01
 """Least share of the time of a state that is told."""
 _REMEDIES = {name: one.remedy for name, one in STAGES.items()} | {
     "memory": "The loader had to stay small for the RAM floor. More memory, a lower `ram_floor`, "
-    "or a quieter neighbour would let it grow.",
+    "or a quieter neighbour would let it grow."
 }
 MOVERS = {"policy": "the controller", "reflex": "the memory reflex", "person": "a person"}
 _LIMITS = {name: one.work for name, one in STAGES.items()} | {
@@ -399,7 +399,7 @@ def _ranks(run: Run) -> Finding | None:
     mean = fmean(waits.values())
     return Finding(
         f"Rank {worst} waited most: {percent(waited)} of its time; the mean of {len(waits)} ranks "
-        f"is {percent(mean)}. This page is about rank {worst}.",
+        f"is {percent(mean)}. This page is about rank {worst}."
     )
 
 

@@ -291,10 +291,7 @@ def _try(here: Situation, change: Change) -> Decision:
     )
     answer = _go(here, change.knobs, change.rule, change.move[-1], trial=trial, rates=())
     return replace(
-        answer,
-        changes=change.changes,
-        gain_per_s=change.gain_per_s,
-        price_bytes=change.price_bytes,
+        answer, changes=change.changes, gain_per_s=change.gain_per_s, price_bytes=change.price_bytes
     )
 
 

@@ -162,10 +162,7 @@ class HostFacts(Block):
         """
         return self.matches(host) and all(
             "unknown" in (mine, theirs) or mine == theirs
-            for mine, theirs in (
-                (self.cpu_model, host.cpu_model),
-                (self.storage, host.storage),
-            )
+            for mine, theirs in ((self.cpu_model, host.cpu_model), (self.storage, host.storage))
         )
 
     @property

@@ -188,8 +188,7 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
     far: list[str] = []
     fitting: list[tuple[float, int, Path, Profile]] = []
     latest_first = sorted(
-        _profiles_in(user_profiles_dir()),
-        key=lambda path: (-path.lstat().st_mtime_ns, path.name),
+        _profiles_in(user_profiles_dir()), key=lambda path: (-path.lstat().st_mtime_ns, path.name)
     )
     for age, path in enumerate(latest_first):
         whys = [written_by_others(one, one.stat()) for one in (path, path.parent) if one.exists()]

@@ -186,11 +186,9 @@ class Governed(Protocol):
 
         Must not wait.
         """
-        ...
 
     def govern(self, at_s: float, growth_bytes: int) -> None:
         """Observe the pipeline, decide by the policy, and apply the decision."""
-        ...
 
 
 class ControlLoop:

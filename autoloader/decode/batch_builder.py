@@ -310,9 +310,7 @@ class BatchBuilder:
         own = [{**one, "samples": made + copied, "stalls": s} for one, made, copied, s in counted]
         loaded = 0 if self._disk is None else self._disk.loaded - self._loaded_before
         return replace(
-            self._source.activity(own),
-            work=work,
-            cache=CacheStatistics(from_disk=loaded),
+            self._source.activity(own), work=work, cache=CacheStatistics(from_disk=loaded)
         )
 
     def close(self, within_s: float) -> bool:

@@ -52,11 +52,9 @@ class Decoder(Protocol):
 
     def decode_into(self, encoded: Encoded, out: np.ndarray) -> None:
         """Decode and resize into ``out`` [H, W, C]."""
-        ...
 
     def decode_together(self, frames: Sequence[VideoFrame], out: Sequence[np.ndarray]) -> Set[int]:
         """Decode frames of one keyframe; the numbers of those that came."""
-        ...
 
 
 class PendingBatch:

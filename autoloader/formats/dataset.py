@@ -349,9 +349,7 @@ class DatasetFormat(ABC):
         del texts
 
     def missing_videos(
-        self,
-        cameras: Collection[str] | None = None,
-        slices: Sequence[ShardSlice] | None = None,
+        self, cameras: Collection[str] | None = None, slices: Sequence[ShardSlice] | None = None
     ) -> MissingVideos | None:
         """The videos of cameras (default: all) that the metadata names and that are not there.
 

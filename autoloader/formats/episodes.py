@@ -99,7 +99,6 @@ class PackedFrames(Protocol):
 
         Keys of frames count from the first chunk that is given with them.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

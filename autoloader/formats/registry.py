@@ -9,12 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
 from typing import Any
 
-from pydantic import TypeAdapter
-
-from autoloader.spec.reading import parse_yaml
+from autoloader.spec.reading import packaged
 from autoloader.spec.recipes import own_name
 
 PAIR_OFFSETS = (3, 5, 10)
@@ -86,8 +83,7 @@ def pair_offset(hz: float | None) -> int:
 @cache
 def _registry() -> _Registry:
     """``open_x.yaml``, parsed once. Callers share it and change nothing."""
-    text = resources.files(__package__).joinpath("open_x.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(_Registry).validate_python(parse_yaml(text))
+    return packaged(__package__, "open_x.yaml", _Registry)
 
 
 @cache

@@ -160,7 +160,6 @@ class Rewriting(Protocol):
     @property
     def features(self) -> Mapping[str, Feature]:
         """Features of the transformed episodes, by path."""
-        ...
 
 
 @dataclass(frozen=True)

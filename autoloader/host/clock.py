@@ -24,11 +24,9 @@ class Clock(Protocol):
 
     def now_s(self) -> float:
         """Seconds on a clock that never goes backwards; only differences mean anything."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Let ``seconds`` pass."""
-        ...
 
 
 class SystemClock:

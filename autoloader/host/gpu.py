@@ -84,8 +84,7 @@ class GpuProbe:
         if not loads:
             return None
         return GpuReading(
-            busy_ratio=min(loads),
-            shared=any(users[n] - {self.trainer} for n in chosen),
+            busy_ratio=min(loads), shared=any(users[n] - {self.trainer} for n in chosen)
         )
 
     def _stop(self) -> None:

@@ -79,11 +79,9 @@ class HeadroomSource(Protocol):
         Raises:
             PipelineError: nothing can be read.
         """
-        ...
 
     def total_bytes(self) -> int:
         """Memory this process may ever use: the least of main memory and cgroup limits."""
-        ...
 
 
 def headroom_or_none(source: HeadroomSource) -> int | None:
@@ -104,11 +102,7 @@ class HeadroomProbe:
     """
 
     def __init__(
-        self,
-        proc: Path = Path("/proc"),
-        cgroup_root: Path = ROOT,
-        *,
-        limits_for_s: float = 0.0,
+        self, proc: Path = Path("/proc"), cgroup_root: Path = ROOT, *, limits_for_s: float = 0.0
     ) -> None:
         self._proc = proc
         self._meminfo = KernelFile(proc / "meminfo")

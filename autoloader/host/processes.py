@@ -125,12 +125,7 @@ class PeakSampler:
     however short it is. Memory that comes and goes between two samples is not seen.
     """
 
-    def __init__(
-        self,
-        headroom: HeadroomSource | None = None,
-        *,
-        period_s: float = 0.1,
-    ) -> None:
+    def __init__(self, headroom: HeadroomSource | None = None, *, period_s: float = 0.1) -> None:
         self._headroom = headroom
         self._period_s = period_s
         self._baseline_bytes = self._peak_bytes = 0

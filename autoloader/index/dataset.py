@@ -265,24 +265,19 @@ class EpisodeTables(Protocol):
     @property
     def path(self) -> str:
         """Path of the shard file, which frames lie in where they are no videos."""
-        ...
 
     @property
     def sections(self) -> Mapping[Key, NDArray[Any]]:
         """Values of each section."""
-        ...
 
     def has(self, kind: Section, feature: int) -> bool:
         """True if there are values of this section and feature."""
-        ...
 
     def text(self, number: int) -> bytes:
         """The text with this id."""
-        ...
 
     def texts(self, numbers: NDArray[np.int32]) -> list[bytes]:
         """Texts with these ids [n]."""
-        ...
 
 
 MakeFrame = Callable[[memoryview], VideoFrame | PackedPicture | ArrayPicture]

@@ -143,10 +143,7 @@ def _groups(spec: PipelineSpec, split: str) -> list[tuple[str, list[ResolvedData
         seen.update(one.name for one in shared)
         keys = [
             statistics_key(
-                one,
-                mixture.spec.dataset(one.name),
-                how.statistics_of,
-                by_row=_by_row(spec, one),
+                one, mixture.spec.dataset(one.name), how.statistics_of, by_row=_by_row(spec, one)
             )
             for one in shared
         ]

@@ -195,10 +195,7 @@ def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
         why = error.strerror or error
         raise SpecError(f"{where}: {path}: {why}", remedy=remedy) from error
     except (ValueError, RecursionError) as error:
-        raise SpecError(
-            f"{where}: {path} is not JSON: {error}",
-            remedy=remedy,
-        ) from error
+        raise SpecError(f"{where}: {path} is not JSON: {error}", remedy=remedy) from error
     if not isinstance(document, Mapping):
         raise SpecError(f"{where}: {path} does not hold a JSON object", remedy=remedy)
     try:

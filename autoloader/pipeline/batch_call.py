@@ -26,11 +26,7 @@ from autoloader.errors import PipelineError, shown
 from autoloader.samples.layout import CALLED, assemble
 from autoloader.samples.resolve import REMEDY_OF_CHANGES, ResolvedMixture
 from autoloader.samples.transforms.rlds import FunctionFailedError
-from autoloader.samples.transforms.transform import (
-    call_here,
-    function_identity,
-    imported_identity,
-)
+from autoloader.samples.transforms.transform import call_here, function_identity, imported_identity
 from autoloader.spec import BatchSpec, TransformSpec
 
 

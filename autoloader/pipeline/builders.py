@@ -244,12 +244,7 @@ class RemoteBuilder(BuilderProcess):
     """
 
     def __init__(
-        self,
-        start: messages.BuildStart,
-        ring: int,
-        frames: FrameTable,
-        *,
-        bad: TellBad,
+        self, start: messages.BuildStart, ring: int, frames: FrameTable, *, bad: TellBad
     ) -> None:
         super().__init__(
             "a decode process",
@@ -462,15 +457,12 @@ class Answers(Protocol):
 
     def done(self, number: int, batch: BatchMessage) -> None:
         """Called when a helper's batch is in its slot."""
-        ...
 
     def lost(self, numbers: Sequence[int] | None = None, *, late: bool = False) -> None:
         """Called when no helper fills these batches (``None``: any) any more."""
-        ...
 
     def helped(self) -> None:
         """There may be more helpers, or fewer; called many times a second."""
-        ...
 
 
 class Helpers(BuilderProcess):

@@ -482,10 +482,7 @@ class ControlledPipeline:
         now = replace(seen, room_bytes=None, headroom_bytes=headroom)
         may = admits(price, now, self._limits)
         may = may and _BUDGET.try_promise(
-            self._claim,
-            price,
-            headroom_bytes=headroom,
-            margin_bytes=margin(seen, self._limits),
+            self._claim, price, headroom_bytes=headroom, margin_bytes=margin(seen, self._limits)
         )
         if self._log is not None:
             told = {"price_bytes": price, "headroom_bytes": headroom, "admitted": may}

@@ -478,9 +478,7 @@ class Delivery:
             headroom_bytes=headroom_bytes,
             loader_bytes=0 if closed else pipeline.child.held_bytes(),
             ring=dataclasses.replace(
-                told.ring,
-                copies=self.lender.copies,
-                allocated_bytes=self.memory.allocated_bytes(),
+                told.ring, copies=self.lender.copies, allocated_bytes=self.memory.allocated_bytes()
             ),
             helpers=told.helpers if helped else None,
             datasets=datasets,

@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import TypeAdapter
 
 from autoloader.decode.frames import is_black
 from autoloader.errors import AutoloaderError, SourceError, UsageError, nearest
@@ -57,7 +55,7 @@ from autoloader.samples.transforms.fields import (
 from autoloader.samples.transforms.keep import few
 from autoloader.spec import PipelineSpec, parse_expression
 from autoloader.spec.model import MOST_PICTURES
-from autoloader.spec.reading import flow, parse_yaml
+from autoloader.spec.reading import flow, packaged, parse_yaml
 from autoloader.spec.recipes import mixtures, names, other_names, recipe
 
 WIDEST = 64
@@ -128,8 +126,7 @@ class Style:
 @cache
 def styles() -> Mapping[str, Style]:
     """All styles, as ``styles.yaml`` beside this file has them."""
-    text = resources.files(__package__).joinpath("styles.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(dict[str, Style]).validate_python(parse_yaml(text))
+    return packaged(__package__, "styles.yaml", dict[str, Style])
 
 
 def draft(
@@ -632,11 +629,7 @@ def _name_of(text: str) -> str:
 
 
 def _entry_with(
-    values: Mapping[str, Any],
-    directory: DatasetFormat,
-    found_by: str,
-    known_as: str,
-    style: Style,
+    values: Mapping[str, Any], directory: DatasetFormat, found_by: str, known_as: str, style: Style
 ) -> Entry:
     """An entry of these fields, with the style's cameras and splits.
 

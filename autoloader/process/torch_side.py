@@ -53,11 +53,9 @@ class CopyEvent(Protocol):
 
     def query(self) -> bool:
         """True if the point has been reached; does not wait."""
-        ...
 
     def synchronize(self) -> None:
         """Block the host until the point is reached."""
-        ...
 
 
 class Device(Protocol):
@@ -65,19 +63,15 @@ class Device(Protocol):
 
     def register(self, address: int, nbytes: int) -> bool:
         """Pin host memory; false where the driver refuses."""
-        ...
 
     def unregister(self, address: int) -> None:
         """Undo ``register``."""
-        ...
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin to copy a host tensor; same shape, type and strides where it is dense."""
-        ...
 
     def event(self, copies: list[torch.Tensor]) -> CopyEvent:
         """The point at which all copies begun so far are done; later work on ``copies`` waits."""
-        ...
 
 
 class CudaDevice:

@@ -106,8 +106,7 @@ def read_weights(
         ) from error
     if how.key not in columns:
         raise SpecError(
-            f"{field}.key: {how.file} has no column {how.key!r}",
-            remedy=nearest(how.key, columns),
+            f"{field}.key: {how.file} has no column {how.key!r}", remedy=nearest(how.key, columns)
         )
     episode, step = _places(columns, directory, f"{field}.file: {how.file}")
     values = np.array(columns[how.key], np.float64)  # a copy: the columns are kept

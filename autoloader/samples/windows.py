@@ -162,11 +162,7 @@ def goal_rows(t: Ints, steps: int | Ints, keys: Keys) -> Ints:
 
 
 def finished_values(
-    values: Floats,
-    mask: Bools,
-    window: WindowRows,
-    finish: Finish,
-    base: Floats | None,
+    values: Floats, mask: Bools, window: WindowRows, finish: Finish, base: Floats | None
 ) -> tuple[Floats, Bools]:
     """Values as differences, edges and sums leave them, and their mask.
 

@@ -16,8 +16,9 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence, Set
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -28,7 +29,9 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode
 from autoloader.errors import AutoloaderError, SpecError, nearest, shown
 from autoloader.host.files import DocumentError, read_regular
 from autoloader.host.units import expanded
-from autoloader.spec.block import Block
+from autoloader.spec.block import Block, adapter
+
+_Type = TypeVar("_Type")
 
 _NAMED = 3
 """Further wrong fields that a message names."""
@@ -118,10 +121,7 @@ def completed(raw: Mapping[str, Any], fields: Set[str], folder: Path) -> dict[st
 
 def _plain(value: Any, depth: int = 1) -> Any:
     if depth > MAX_DEPTH:
-        raise SpecError(
-            _TOO_DEEP,
-            remedy="write it flatter; a value cannot hold itself",
-        )
+        raise SpecError(_TOO_DEEP, remedy="write it flatter; a value cannot hold itself")
     if isinstance(value, Mapping):
         return {str(key): _plain(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -389,6 +389,13 @@ def read_yaml_file(path: str | Path) -> Any:
             error.strerror or str(error), "give the path of a readable file"
         ) from error
     return parse_yaml(content)
+
+
+def packaged(package: str, name: str, of: type[_Type]) -> _Type:
+    """What a YAML file in a package of ours says, as a value of a type."""
+    text = resources.files(package).joinpath(name).read_text(encoding="utf-8")
+    found: _Type = adapter(of).validate_python(parse_yaml(text))
+    return found
 
 
 def parse_yaml(text: str | bytes) -> Any:

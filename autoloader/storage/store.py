@@ -276,10 +276,7 @@ class Store:
         self._listings.pop(path.rpartition("/")[0], None)
 
     def _metered(
-        self,
-        path: str,
-        question: Callable[[Meter], Answer],
-        most: str = "document_bytes",
+        self, path: str, question: Callable[[Meter], Answer], most: str = "document_bytes"
     ) -> Answer:
         """The answer of a client, within the limits.
 

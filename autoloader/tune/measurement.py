@@ -249,11 +249,7 @@ def _without_end(loader: AutoLoader) -> Iterator[Mapping[str, Any]]:
 
 
 def _summary(
-    consumer: _Consumer,
-    loader: AutoLoader,
-    first_s: float,
-    memory: PeakSampler,
-    trace: Trace,
+    consumer: _Consumer, loader: AutoLoader, first_s: float, memory: PeakSampler, trace: Trace
 ) -> Measurement:
     """The measurement, from the consumer's counts and the loader's."""
     memory.sample()

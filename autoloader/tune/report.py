@@ -103,10 +103,7 @@ class TuneReport:
         bound = self.result.bound
         if bound is None:
             return ("not known: no measurement told what a sample costs",)
-        return (
-            bound.describe(self.result.verdict.winner.samples_per_s),
-            bound.describe_costs(),
-        )
+        return (bound.describe(self.result.verdict.winner.samples_per_s), bound.describe_costs())
 
     @property
     def facts(self) -> tuple[tuple[str, str], ...]:

@@ -53,11 +53,7 @@ class SearchSpace:
 
     @classmethod
     def around(
-        cls,
-        start: Knobs,
-        limits: KnobLimits,
-        *,
-        readers: Sequence[str] = (),
+        cls, start: Knobs, limits: KnobLimits, *, readers: Sequence[str] = ()
     ) -> SearchSpace:
         """The space of all legal knob sets near ``start``, which is clamped to ``limits`` first.
 

@@ -118,17 +118,14 @@ class StudyWatcher(Protocol):
 
     def started(self, what: str) -> None:
         """A measurement begins, such as "trial 2/12 (guess)" or "final 1/12 (start)"."""
-        ...
 
     def progressed(
         self, progress: TrialProgress | None, headroom_bytes: int | None, best_samples_per_s: float
     ) -> None:
         """A reading, with progress where there was some; ten times a second at most."""
-        ...
 
     def ended(self, result: TrialResult, best_samples_per_s: float) -> None:
         """A measurement has ended; ``best_samples_per_s`` includes it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,6 @@ class TrialWatch(Protocol):
 
     def __call__(self, progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
         """Called on each progress (or ``None`` at a reading); false stops the trial as pruned."""
-        ...
 
 
 class Measurer(Protocol):

@@ -285,9 +285,7 @@ def _refuse_broken(scans: Mapping[str, Mapping[str, Any]], schema: Schema, *, da
             )
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         error = SourceError(
-            f"dataset {dataset}: {path}: {why}{more}",
-            remedy=remedy,
-            dataset=dataset,
+            f"dataset {dataset}: {path}: {why}{more}", remedy=remedy, dataset=dataset
         )
         error.foreign = scans[path]["foreign"]
         raise error

@@ -25,17 +25,16 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats.features import Feature
 from autoloader.formats.registry import KnownDataset
 from autoloader.spec.block import Block
-from autoloader.spec.reading import complaint, parse_yaml, read_document
+from autoloader.spec.reading import complaint, packaged, read_document
 
 SCHEMA_FILE = "schema.hdf5.yaml"
 LANGUAGE = "language_instruction"
@@ -114,8 +113,7 @@ class Schema(Block):
 @cache
 def schemas() -> Mapping[str, Schema]:
     """Known schemas by name, in the order in which they are tried."""
-    text = resources.files(__package__).joinpath("schemas.yaml").read_text(encoding="utf-8")
-    return TypeAdapter(dict[str, Schema]).validate_python(parse_yaml(text))
+    return packaged(__package__, "schemas.yaml", dict[str, Schema])
 
 
 def declared_in(folder: str, *, dataset: str) -> Schema | None:

@@ -234,9 +234,7 @@ class LeRobotDirectory(StoredFormat):
             _ = self.tasks  # read now: a list that is missing or broken is refused here
 
     def missing_videos(
-        self,
-        cameras: Collection[str] | None = None,
-        slices: Sequence[ShardSlice] | None = None,
+        self, cameras: Collection[str] | None = None, slices: Sequence[ShardSlice] | None = None
     ) -> MissingVideos | None:
         """See ``DatasetFormat``."""
         episodes, rows = self.episodes, np.arange(len(self.episodes))

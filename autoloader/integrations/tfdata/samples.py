@@ -81,10 +81,7 @@ def sample_stream(
 
 
 def _records(
-    dataset: ResolvedDataset,
-    knobs: Knobs,
-    passes: int | None,
-    shard: tuple[int, int] | None,
+    dataset: ResolvedDataset, knobs: Knobs, passes: int | None, shard: tuple[int, int] | None
 ) -> Any:
     """(number, record bytes) of every record, pass after pass; see ``numbered_records``."""
     slices = dataset.slices
@@ -439,11 +436,7 @@ def as_columns(values: Any, width: int) -> Any:
 
 
 def window_values(
-    column: Any,
-    window: WindowTensors,
-    width: int,
-    finish: Finish = PLAIN,
-    base: Any = None,
+    column: Any, window: WindowTensors, width: int, finish: Finish = PLAIN, base: Any = None
 ) -> tuple[Any, Any]:
     """``samples.windows.finished_values``: a column [T, w] at a window's rows, and the mask."""
     own = int(column.shape[1])
@@ -451,11 +444,7 @@ def window_values(
     dims = [d in finish.relative for d in range(own)]
     if any(dims) and base is not None:
         columns = [base[:, d] if dims[d] else tf.zeros_like(base[:, 0]) for d in range(own)]
-        taken = tf.where(
-            tf.constant(dims),
-            taken - tf.stack(columns, axis=1)[:, None],
-            taken,
-        )
+        taken = tf.where(tf.constant(dims), taken - tf.stack(columns, axis=1)[:, None], taken)
     blank = tf.constant([d in finish.zero_outside for d in range(own)]) & ~window.inside[:, :, None]
     taken = tf.where(window.zeroed[:, :, None] | blank, tf.zeros_like(taken), taken)
     mask = tf.broadcast_to(window.inside[:, :, None], tf.shape(taken))

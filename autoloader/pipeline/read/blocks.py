@@ -135,11 +135,7 @@ class Blocks:
     """
 
     def __init__(
-        self,
-        mixture: ResolvedMixture,
-        order: MixtureOrder,
-        plan: SamplePlan,
-        planner: RunPlanner,
+        self, mixture: ResolvedMixture, order: MixtureOrder, plan: SamplePlan, planner: RunPlanner
     ) -> None:
         asked = mixture.spec.mixing.locality
         assert asked is not None

@@ -385,10 +385,7 @@ class PlannedSource(SampleSource):
             index.check_unchanged(paths)
 
     def _read_frames(
-        self,
-        frames: Sequence[list[Encoded | None]],
-        reads: PlannedReads,
-        wanted: Sequence[Ints],
+        self, frames: Sequence[list[Encoded | None]], reads: PlannedReads, wanted: Sequence[Ints]
     ) -> None:
         """Fill in the bytes of frames, by camera, file by file, neighbours in one read."""
         camera_of = np.repeat(np.arange(len(wanted)), [len(rows) for rows in wanted])

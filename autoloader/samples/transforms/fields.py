@@ -96,8 +96,7 @@ def find_feature(features: Mapping[str, Feature], path: str, *, field: str) -> F
     if wanted in features:
         return features[wanted]
     raise SpecError(
-        f"{field}: {path!r} is not a feature of the dataset",
-        remedy=_closest(path, features),
+        f"{field}: {path!r} is not a feature of the dataset", remedy=_closest(path, features)
     )
 
 

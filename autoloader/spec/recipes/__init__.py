@@ -21,11 +21,10 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from autoloader.errors import UsageError, nearest
-from autoloader.spec.reading import parse_yaml
+from autoloader.spec.reading import packaged
 
 __all__ = ["STYLES", "Recipe", "mixtures", "names", "other_names", "own_name", "recipe"]
 
@@ -113,12 +112,7 @@ def recipe(name: str, style: str) -> Recipe:
         notes.append(f"{style} blanks the instructions of this dataset")
     if entry.get("tree") == "unknown":
         notes.append("untested: no public feature tree is known for this dataset")
-    return Recipe(
-        name=own,
-        style=style,
-        dataset=dataset,
-        notes=tuple(notes),
-    )
+    return Recipe(name=own, style=style, dataset=dataset, notes=tuple(notes))
 
 
 def _published(name: str, known: Sequence[str], style: str) -> str:
@@ -172,9 +166,7 @@ def _check_style(style: str) -> None:
 @cache
 def _document(name: str) -> Mapping[str, Any]:
     """A YAML file beside this module, parsed."""
-    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    document: Mapping[str, Any] = parse_yaml(text)
-    return document
+    return packaged(__package__, name, dict[str, Any])
 
 
 def _table() -> Mapping[str, Mapping[str, Any]]:
