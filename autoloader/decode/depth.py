@@ -97,12 +97,12 @@ def _pictured(encoded: bytes | memoryview, feature: Feature) -> NDArray[Any]:
     if feature.dtype == "uint16":
         if picture.dtype != np.uint16 or picture.ndim != 2:
             raise UndecodableFrameError(
-                f"the picture has {_told(picture)}, and depth has one of 16 bits"
+                f"the picture has {_told(picture)}, but depth here has 1 channel of 16 bits"
             )
         return picture
     if picture.dtype != np.uint8 or picture.shape[2:] != (4,):
         raise UndecodableFrameError(
-            f"the picture has {_told(picture)}, and float32 depth has four of 8 bits"
+            f"the picture has {_told(picture)}, but float32 depth is stored as 4 channels of 8 bits"
         )
     in_order = np.ascontiguousarray(picture[..., [2, 1, 0, 3]])  # OpenCV swaps the first and third
     return in_order.view("<f4")[..., 0]

@@ -96,13 +96,13 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
                     continue
                 if packet.pts is None or packet.pos is None or packet.pos < 0:
                     raise UnreadableError(
-                        "a packet has no timestamp (pts) or no position in the file; mend it with "
-                        "ffmpeg -fflags +genpts -i IN -c copy OUT.mp4"
+                        "a packet has no timestamp (pts) or no position in the file",
+                        remedy="repair it: ffmpeg -fflags +genpts -i IN -c copy OUT.mp4",
                     )
                 if not rows and os.pread(file.fileno(), packet.size, packet.pos) != bytes(packet):
                     raise UnreadableError(
-                        f"its packets are not stored as decoders need them "
-                        f"({container.format.name}); mend it with ffmpeg -i IN -c copy OUT.mp4"
+                        f"its packets are not stored as decoders need ({container.format.name})",
+                        remedy="convert it: ffmpeg -i IN -c copy OUT.mp4",
                     )
                 is_key = packet.is_keyframe and (codec != "h264" or _is_intra(bytes(packet), setup))
                 rows.append((packet.pos, packet.size, packet.pts, is_key, packet.is_discard))

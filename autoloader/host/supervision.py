@@ -519,12 +519,13 @@ class Supervisor:
         lines = self.last_lines()
         printed = f"; it printed last:\n{lines}" if lines else ""
         remedy = self.remedy
+        smaller = "set smaller knobs, such as decode_threads"
         if out_of_memory:
-            remedy = "use smaller knobs or free memory: the kernel ended it for want of memory"
+            remedy = f"free memory, or {smaller}: the kernel ended it for want of memory"
         elif "SIGKILL" in reason:
             remedy = (
-                "find out who killed it: the kernel for want of memory (its log says so: dmesg), "
-                "a job scheduler or a person; with too little memory use smaller knobs"
+                "find out who killed it: the kernel for want of memory (dmesg says so; then "
+                f"{smaller}), a job scheduler, or a person"
             )
         often = f"{self._in_a_row} times in a row without a batch"
         if self._in_a_row <= MAX_RESTARTS:

@@ -210,7 +210,7 @@ def _drawn(index: DatasetIndex, kept: Ranges | None) -> NDArray[np.int32] | None
     if len(of) and not len(found):
         raise SourceError(
             f"dataset {dataset.name!r}: sample_weight is 0 for each of its {len(of)} samples",
-            remedy="give one of them a weight above 0, or take the dataset out",
+            remedy="give one of them a weight above 0, or remove the dataset from the spec",
             dataset=dataset.name,
         )
     return found

@@ -336,7 +336,7 @@ def _scaling(
         if found is None:
             raise SpecError(
                 f"normalize.statistics: there are none for {key} of dataset {dataset.name!r}",
-                remedy="compute them for this spec: autoloader stats SPEC -o FILE",
+                remedy="run autoloader stats SPEC -o FILE, and set normalize.statistics to FILE",
             )
         rows = (statistics[dataset.name].action_rows or ()) if key == "action" else ()
         scaling[key] = scaling_of(

@@ -224,15 +224,15 @@ def scaling_of(
         raise SpecError(
             f"normalize.{field}: the statistics of dataset {dataset!r} have {len(found.mean)} "
             f"columns, its {field} has {width}",
-            remedy="compute them for this spec: autoloader stats SPEC -o FILE",
+            remedy="run autoloader stats SPEC -o FILE, and set normalize.statistics to FILE",
             path="normalize.statistics",
         )
     if how.by_row and len(rows) != horizon:
         raise SpecError(
             f"normalize.{field}.columns: by_row needs statistics of each of the {horizon} steps of "
             f"{field}, and those of dataset {dataset!r} have {len(rows)}",
-            remedy="compute them for this spec, where action_relative_to_state is set: autoloader "
-            "stats SPEC -o FILE",
+            remedy="set action_relative_to_state, run autoloader stats SPEC -o FILE, and set "
+            "normalize.statistics to FILE",
             path="normalize.statistics",
         )
     whole: list[FieldNormalizeSpec | ColumnsNormalizeSpec] = [how, *how.columns]

@@ -77,5 +77,5 @@ def test_an_edit_list_of_several_parts_is_refused_by_name(tmp_path: Path, begin:
 def test_a_file_that_wraps_its_packets_is_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     write_video(path, SHOWN, "libx264", 12)
-    with pytest.raises(UnreadableError, match=r"^its packets do not lie .*-c copy OUT\.mp4"):
+    with pytest.raises(UnreadableError, match=r"^its packets are not stored .*-c copy OUT\.mp4"):
         read_packets(str(path))

@@ -127,7 +127,7 @@ def test_a_source_is_asked_again_until_it_fails_too_often_in_a_row(
 
     with run(mixture, source=record_sources(mixture, before)) as running:
         if every == 1:
-            with pytest.raises(SourceError, match="given nothing in 3 tries: away"):
+            with pytest.raises(SourceError, match="could not be read in 3 tries: away"):
                 running.until_pass(1)
             return
         running.until_pass(1)

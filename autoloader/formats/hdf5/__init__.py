@@ -349,7 +349,7 @@ def _array(file: Any, group: str, name: str, steps: int) -> Any:
     """A dataset of an episode, with a row for each step. Raises UnreadableError."""
     whole = f"{group}/{name}".lstrip("/")
     if whole not in file:
-        raise UnreadableError(f"{whole} is not there")
+        raise UnreadableError(f"the file has no {whole}")
     if kind := linked(file, whole):
         raise unfollowed(whole, kind)
     array = file[whole]

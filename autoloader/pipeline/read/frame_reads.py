@@ -170,7 +170,7 @@ def _unreadable(datasets: Sequence[ResolvedDataset], error: OSError, path: str) 
         return unreadable(error, path, dataset=name)
     return SourceError(
         f"dataset {name}: {path} cannot be read any more: {error.strerror or error}",
-        remedy="put the file back as it was, or take its dataset out",
+        remedy="put the file back as it was, or remove the dataset from the spec",
         dataset=name,
     )
 

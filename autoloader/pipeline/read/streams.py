@@ -376,8 +376,8 @@ class DatasetReader:
         self.interruptions += 1
         if number == len(PAUSES_S):
             raise SourceError(
-                f"dataset {name!r} has given nothing in {number + 1} tries: {error}",
-                remedy="check the network and the file system, then resume from the last state",
+                f"dataset {name!r} could not be read in {number + 1} tries: {error}",
+                remedy="resume from the last checkpoint when its server or file system works again",
                 dataset=name,
             ) from error
         self._failures_in_a_row += 1
