@@ -37,15 +37,24 @@ class Strict(BaseModel):
 
 
 class ContenderSpec(Strict):
-    """Who takes part."""
+    """Who takes part.
 
-    name: str = Field(description="as the table calls it")
-    kind: str = Field(description="of `bench.peers.KINDS`")
-    data: str | None = Field(None, description="mixture, where it is not the scenario's")
+    Attributes:
+        name: as the table calls it
+        kind: of `bench.peers.KINDS`
+        data: mixture, where it is not the scenario's
+        cpus: processors it may use; default all
+        warmup_batches: where not as the scenario's
+        cold: its files are dropped from the page cache before
+    """
+
+    name: str
+    kind: str
+    data: str | None = None
     settings: Mapping[str, Any] = Field(default_factory=dict)
-    cpus: int | None = Field(None, ge=1, description="processors it may use; default all")
-    warmup_batches: int | None = Field(None, ge=0, description="where not as the scenario's")
-    cold: bool = Field(False, description="its files are dropped from the page cache before")
+    cpus: int | None = Field(None, ge=1)
+    warmup_batches: int | None = Field(None, ge=0)
+    cold: bool = False
 
     @field_validator("kind")
     @classmethod
@@ -61,6 +70,10 @@ class FigureSpec(Strict):
     ``ratio``: of one contender against the best of others, pair by pair. ``value``: of one
     contender. ``spread``: of a contender against itself; what a difference must exceed.
     ``share_error``: percentage points between shares and weights.
+
+    Attributes:
+        gate: what ``bench.gate`` holds a ratio to: the interval of another run, or, where the two
+            sides differ from host to host, the figure's own target
     """
 
     title: str
@@ -71,11 +84,7 @@ class FigureSpec(Strict):
     stretch: Literal["running", "whole", "window"] = "whole"
     at_least: float | None = None
     at_most: float | None = None
-    gate: Literal["interval", "target"] = Field(
-        "interval",
-        description="what ``bench.gate`` holds a ratio to: the interval of another run, or, where "
-        "the two sides differ from host to host, the figure's own target",
-    )
+    gate: Literal["interval", "target"] = "interval"
     unit: Literal["×", "s", "bytes", "pp", "%", "ms", "decodes", "episodes", ""] = "×"
 
 
@@ -85,18 +94,24 @@ class Scenario(Strict):
     A file may say what all its contenders have in ``common`` (kind, data, settings, which a
     contender's own are laid over), and with ``ladder: NAME`` that every other contender is held
     against that one in samples/s.
+
+    Attributes:
+        short: whether ``make bench`` runs it, within its ten minutes
+        pairs: rounds; six are the fewest that give a 95 % interval
+        count_samples: count datasets instead of timing
+        count_blocks: stretch over which shares are taken
     """
 
     name: str
     about: str
-    short: bool = Field(False, description="whether ``make bench`` runs it, within its ten minutes")
+    short: bool = False
     data: str = "demo"
     contenders: tuple[ContenderSpec, ...] = Field(min_length=1)
     warmup_batches: int = Field(8, ge=0)
     window_s: float = Field(5.0, gt=0)
-    pairs: int = Field(6, ge=1, description="rounds; six are the fewest that give a 95 % interval")
-    count_samples: int | None = Field(None, description="count datasets instead of timing")
-    count_blocks: int = Field(2000, ge=1, description="stretch over which shares are taken")
+    pairs: int = Field(6, ge=1)
+    count_samples: int | None = None
+    count_blocks: int = Field(2000, ge=1)
     figures: tuple[FigureSpec, ...] = ()
 
     @model_validator(mode="before")

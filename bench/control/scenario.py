@@ -22,25 +22,35 @@ _SIZE = TypeAdapter(ByteSize)
 
 
 class Event(Strict):
-    """One thing that happens ``at_s`` seconds after the first batch; says exactly one thing."""
+    """One thing that happens ``at_s`` seconds after the first batch; says exactly one thing.
+
+    Attributes:
+        pace_s: the trainer now computes so long for a batch
+        neighbour_leaves: a neighbour takes memory until headroom is floor + this, then holds
+        neighbour_keeps: the same, but it takes what comes free, too
+        neighbour_takes: a neighbour takes so many bytes, holds
+        neighbour_burns: cores that a neighbour keeps busy
+        limit: the cgroup limit is now this
+        gpu: load that NVML tells
+        pressure: per cent that PSI tells
+        readable: whether /proc/meminfo and PSI can be read
+        storage_ms: what one read request takes, at least
+        stalls: one dataset's files do not answer
+    """
 
     at_s: float = Field(ge=0)
-    pace_s: float | None = Field(None, description="the trainer now computes so long for a batch")
-    neighbour_leaves: str | None = Field(
-        None, description="a neighbour takes memory until headroom is floor + this, then holds"
-    )
-    neighbour_keeps: str | None = Field(
-        None, description="the same, but it takes what comes free, too"
-    )
-    neighbour_takes: int | None = Field(None, description="a neighbour takes so many bytes, holds")
+    pace_s: float | None = None
+    neighbour_leaves: str | None = None
+    neighbour_keeps: str | None = None
+    neighbour_takes: int | None = None
     neighbour_lets_go: bool | None = None
-    neighbour_burns: int | None = Field(None, description="cores that a neighbour keeps busy")
-    limit: Mapping[Reader, str] | None = Field(None, description="the cgroup limit is now this")
-    gpu: float | Literal["dead"] | None = Field(None, description="load that NVML tells")
-    pressure: float | None = Field(None, description="per cent that PSI tells")
-    readable: bool | None = Field(None, description="whether /proc/meminfo and PSI can be read")
-    storage_ms: float | None = Field(None, description="what one read request takes, at least")
-    stalls: bool | None = Field(None, description="one dataset's files do not answer")
+    neighbour_burns: int | None = None
+    limit: Mapping[Reader, str] | None = None
+    gpu: float | Literal["dead"] | None = None
+    pressure: float | None = None
+    readable: bool | None = None
+    storage_ms: float | None = None
+    stalls: bool | None = None
 
     @model_validator(mode="after")
     def _one_thing(self) -> Event:
@@ -64,32 +74,51 @@ class Search(Strict):
 
 
 class Scenario(Strict):
-    """One scenario file."""
+    """One scenario file.
+
+    Attributes:
+        limit: of the memory cgroup; null: none is made
+        pace_s: what the trainer computes for a batch; 0: nothing
+        gpu: load that a made-up NVML tells from the start
+        pressure: per cent that a made-up PSI tells
+        own_meminfo: /proc/meminfo is a copy that may fail
+        slow_files: files lie on a file system that can be slowed
+        validate_every: steps between two validations; 0: none
+        after_s: how long it runs on after the last event
+        window_s: its end, over which waiting is judged
+        paired: held against the best static knobs pair by pair
+        climb_s: what the controller has before the first pair
+        rival: tf.data AUTOTUNE goes through the same
+        jump_at_batch: the batch from which on the data are others
+        states: states that the controller must go through
+        gives_back: knobs that must not be more at the end
+        at_minimum: the floor is crossed by others: minimum in 1 s
+    """
 
     name: str
     about: str
     data: str = "demo_quarter"
-    limit: str | None = Field("4GiB", description="of the memory cgroup; null: none is made")
+    limit: str | None = "4GiB"
     ram_floor: str = "1GiB"
-    pace_s: float = Field(0.0, description="what the trainer computes for a batch; 0: nothing")
+    pace_s: float = 0.0
     knobs: Mapping[str, int | str] = Field(default_factory=dict)
-    gpu: float | None = Field(None, description="load that a made-up NVML tells from the start")
-    pressure: float | None = Field(None, description="per cent that a made-up PSI tells")
-    own_meminfo: bool = Field(False, description="/proc/meminfo is a copy that may fail")
-    slow_files: bool = Field(False, description="files lie on a file system that can be slowed")
-    validate_every: int = Field(0, description="steps between two validations; 0: none")
+    gpu: float | None = None
+    pressure: float | None = None
+    own_meminfo: bool = False
+    slow_files: bool = False
+    validate_every: int = 0
     validate_batches: int = 10
     script: tuple[Event, ...] = ()
-    after_s: float = Field(25.0, description="how long it runs on after the last event")
-    window_s: float = Field(8.0, description="its end, over which waiting is judged")
+    after_s: float = 25.0
+    window_s: float = 8.0
     search: Search | None = Search()
-    paired: bool = Field(False, description="held against the best static knobs pair by pair")
-    climb_s: float = Field(20.0, description="what the controller has before the first pair")
-    rival: bool = Field(False, description="tf.data AUTOTUNE goes through the same")
-    jump_at_batch: int = Field(0, description="the batch from which on the data are others")
-    states: tuple[str, ...] = Field((), description="states that the controller must go through")
-    gives_back: tuple[str, ...] = Field((), description="knobs that must not be more at the end")
-    at_minimum: bool = Field(False, description="the floor is crossed by others: minimum in 1 s")
+    paired: bool = False
+    climb_s: float = 20.0
+    rival: bool = False
+    jump_at_batch: int = 0
+    states: tuple[str, ...] = ()
+    gives_back: tuple[str, ...] = ()
+    at_minimum: bool = False
 
     @property
     def limit_bytes(self) -> int | None:

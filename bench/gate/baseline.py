@@ -25,11 +25,16 @@ PLACE = Path(__file__).parents[1] / "baseline.json"
 
 
 class Count(Strict):
-    """One counted figure."""
+    """One counted figure.
+
+    Attributes:
+        tolerance: share of the value
+        slack: in the figure's own unit
+    """
 
     value: float
-    tolerance: float = Field(0.0, ge=0, description="share of the value")
-    slack: float = Field(0.0, ge=0, description="in the figure's own unit")
+    tolerance: float = Field(0.0, ge=0)
+    slack: float = Field(0.0, ge=0)
     worse: Literal["more", "other"] = "more"
 
 
