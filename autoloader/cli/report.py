@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
@@ -441,8 +442,6 @@ _FAR = 4
 """Times the rate of training above which the bound is not drawn."""
 _MOVER_COLOURS = {"reflex": "bad", "person": "d"}
 
-_Read = Callable[[Run, Statistics], float | None]
-
 
 def page(run: Run, other: Run | None = None, *, ideal: Run | None = None) -> str:
     """Give the page as HTML.
@@ -476,112 +475,66 @@ def page(run: Run, other: Run | None = None, *, ideal: Run | None = None) -> str
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Plot:
+class _Plot(NamedTuple):
     """One chart over time, for any run.
 
     Attributes:
         key: name of the chart.
         title: subject of the chart.
-        unit: unit of its values.
-        lines: label, CSS variable and value of each line.
+        unit: unit of its values; statistics have ratios and bytes.
+        lines: label → CSS variable, and path of the figure in ``Statistics``.
+        pauses: whether lines but limits are broken while training takes no batches.
         top: least end of the value axis.
     """
 
     key: str
     title: str
     unit: str
-    lines: tuple[tuple[str, str, _Read], ...]
+    lines: Mapping[str, tuple[str, str]]
+    pauses: bool = False
     top: float = 0.0
 
     def of(self, run: Run) -> list[Line]:
         """Lines of a run, without the lines that have no value."""
-        found = []
-        for label, colour, read in self.lines:
+        scale, found = {"%": 100.0, "GiB": 1 / GIB, "": 1.0}[self.unit], []
+        for label, (colour, path) in self.lines.items():
             points: list[Point | None] = []
             for moment in run.own.moments:
-                value = read(run, moment)
+                broken = self.pauses and colour != "limit" and moment.phase != "running"
+                value = None if broken else _figure(run, moment, path)
                 at_s = max(0.0, moment.at_s - run.begin_s)
-                points.append(None if value is None else (at_s, value))
+                points.append(None if value is None else (at_s, scale * value))
             if any(points):
                 found.append(Line(label, points, colour, steps=colour == "limit"))
         return found
 
 
-def _running(read: _Read) -> _Read:
-    """Values of ``read`` while training takes batches; ``None`` in its pauses."""
-    return lambda run, moment: read(run, moment) if moment.phase == "running" else None
-
-
-def _percent(ratio: float | None) -> float | None:
-    return None if ratio is None else 100 * ratio
-
-
-def _gib(count: int | None) -> float | None:
-    return None if count is None else count / GIB
-
-
-def _bound_then(run: Run, moment: Statistics) -> float | None:
-    """The bound; ``None`` where it is so high that training's line would lie flat."""
-    took, bound = run.samples_per_s, moment.bound_per_s
-    far = took and bound and bound > _FAR * took
-    return None if far else bound
-
-
-def _hits(_: Run, moment: Statistics) -> float | None:
-    cache = moment.cache
-    return _percent(cache.hit_ratio) if cache and cache.budget_bytes else None
+def _figure(run: Run, moment: Statistics, path: str) -> float | None:
+    """A figure of a moment; ``None`` where it is not known, or would hide others."""
+    if path == "held_bytes":
+        return held_bytes(moment)
+    value: float | None = attrgetter(path)(moment)
+    took = run.samples_per_s
+    if path == "bound_per_s" and took and value and value > _FAR * took:
+        return None  # training's line would lie flat
+    return value if path != "cache.hit_ratio" or moment.cache.budget_bytes else None
 
 
 _PLOTS = (
-    _Plot(
-        "throughput",
-        "Samples a second: what training took, what the loader could give",
-        "",
-        (
-            ("training took", "a", _running(lambda _, m: m.samples_per_s)),
-            (f"the loader could give (where below {_FAR} ×)", "c", _running(_bound_then)),
-        ),
-    ),
-    _Plot(
-        "waits",
-        "Share of its time that training waited for data",
-        "%",
-        (("waited", "b", _running(lambda _, m: _percent(m.wait_ratio))),),
-        top=5.0,
-    ),
-    _Plot(
-        "memory",
-        "Memory: what the machine could still give, and the floor",
-        "GiB",
-        (
-            ("headroom", "a", lambda _, m: _gib(m.headroom_bytes)),
-            ("RAM floor", "limit", lambda _, m: _gib(m.floor_bytes)),
-        ),
-    ),
-    _Plot(
-        "held",
-        "Memory: what the loader held, without cached frames",
-        "GiB",
-        (("the loader", "d", lambda _, m: _gib(held_bytes(m))),),
-    ),
-    _Plot(
-        "ring",
-        "Batches ready in the ring, of its slots",
-        "",
-        (
-            ("ready", "a", _running(lambda _, m: float(m.ring.filled))),
-            ("slots", "limit", lambda _, m: float(m.ring.slots)),
-        ),
-    ),
-    _Plot(
-        "cache",
-        "Frames shown from the cache instead of decoded",
-        "%",
-        (("hit ratio", "a", _hits),),
-        top=10.0,
-    ),
-)
+    _Plot("throughput", "Samples a second: what training took, what the loader could give", "",
+          {"training took": ("a", "samples_per_s"),
+           f"the loader could give (where below {_FAR} ×)": ("c", "bound_per_s")}, pauses=True),
+    _Plot("waits", "Share of its time that training waited for data", "%",
+          {"waited": ("b", "wait_ratio")}, pauses=True, top=5.0),
+    _Plot("memory", "Memory: what the machine could still give, and the floor", "GiB",
+          {"headroom": ("a", "headroom_bytes"), "RAM floor": ("limit", "floor_bytes")}),
+    _Plot("held", "Memory: what the loader held, without cached frames", "GiB",
+          {"the loader": ("d", "held_bytes")}),
+    _Plot("ring", "Batches ready in the ring, of its slots", "",
+          {"ready": ("a", "ring.filled"), "slots": ("limit", "ring.slots")}, pauses=True),
+    _Plot("cache", "Frames shown from the cache instead of decoded", "%",
+          {"hit ratio": ("a", "cache.hit_ratio")}, top=10.0),
+)  # fmt: skip
 
 
 def _in_one_line(number: int, move: Move) -> str:
