@@ -26,16 +26,9 @@ from autoloader.controller.states import State
 from autoloader.errors import UsageError, printable
 from autoloader.host.units import format_bytes, format_seconds
 from autoloader.spec.knobs import UNTUNED_KNOBS, used_knobs
+from autoloader.telemetry import verdict
 from autoloader.telemetry.run_record import living_runs
 from autoloader.telemetry.statistics import FAULTS, DatasetStatistics, Move, Statistics
-from autoloader.telemetry.verdict import (
-    LITTLE_RATIO,
-    changes_words,
-    cost_words,
-    limit_name,
-    limit_words,
-    value_words,
-)
 
 _NONE = "no loader of yours runs on this machine"
 _PERIOD_S = 2.0
@@ -167,7 +160,7 @@ def draw_list(groups: Sequence[Sequence[Statistics]], frame: Frame) -> list[Text
         rate = sum(one.samples_per_s or 0.0 for one in in_use(group))
         name = f"{moment.script} {moment.run}"
         phase = "not known yet" if moment.phase == "running" else moment.phase
-        limit = limit_name(moment) or phase
+        limit = verdict.limit_name(moment) or phase
         rows.append((name, _number(rate), _percent(moment.wait_ratio), limit))
     return frame.fit([*_table(_RUNS, rows), Text("`autoloader top RUN` shows one of them", "dim")])
 
@@ -214,10 +207,10 @@ def _head(group: Sequence[Statistics], moment: Statistics, frame: Frame) -> Iter
     late_s = frame.now_s - moment.at_s
     if late_s > _LATE_S:
         yield Text(f"silent for {format_seconds(late_s)}: its process does not run", "bold red")
-    limit = limit_name(moment)
+    limit = verdict.limit_name(moment)
     style = "bold green" if limit in ("training", "gpu") else "bold yellow"
     style = "bold red" if limit == "memory" else style
-    for words, how in ((limit_words(moment), style), (cost_words(moment), "")):
+    for words, how in ((verdict.limit_words(moment), style), (verdict.cost_words(moment), "")):
         yield from (Text(line, how) for line in textwrap.wrap(words, max(20, frame.width)))
     if moment.state:
         short = moment.state in (State.SHRINK, State.EMERGENCY)
@@ -238,7 +231,7 @@ def _flow(moment: Statistics) -> Iterator[Text]:
     yield _line("rate", rate)
     ratio = moment.wait_ratio
     told = "not measured" if ratio is None else f"{_percent(ratio)} of the last seconds"
-    yield _gauge("waits", ratio, 1.0, told, bad=(ratio or 0.0) >= LITTLE_RATIO)
+    yield _gauge("waits", ratio, 1.0, told, bad=(ratio or 0.0) >= verdict.LITTLE_RATIO)
     free, floor = moment.headroom_bytes, moment.floor_bytes
     most = max(free or 0, 2 * floor, moment.most_headroom_bytes or 0)
     told = f"{_size(free)} free, floor {_size(floor)}"
@@ -298,9 +291,9 @@ def _knobs(moment: Statistics, frame: Frame) -> Iterator[Text]:
     names = [knob for knob in used_knobs(moment.knobs) if knob not in UNTUNED_KNOBS]
     lines = [_line("knobs", "")]
     for knob in sorted(names, key=lambda knob: (knob not in moved, knob not in _FIRST)):
-        word = f"{printable(knob)} {value_words(knob, moment.knobs[knob])}"
+        word = f"{printable(knob)} {verdict.value_words(knob, moment.knobs[knob])}"
         if knob in moved:
-            word += f" (was {value_words(knob, moved[knob])})"
+            word += f" (was {verdict.value_words(knob, moved[knob])})"
         if len(lines[-1].plain) + len(word) + 2 > frame.width:
             if len(lines) == _KNOB_LINES:
                 break
@@ -318,7 +311,7 @@ def _moves(moves: Sequence[Move], frame: Frame) -> Iterator[Text]:
         by = "control" if move.by == "policy" else move.by
         line = Text().append(f"{format_seconds(frame.now_s - move.at_s):>7} ago  ", "dim")
         line.append(f"{by:<8}", {"reflex": "red", "person": "cyan"}.get(move.by, ""))
-        text = f"{changes_words(move.changes)}: " if move.changes else ""
+        text = f"{verdict.changes_words(move.changes)}: " if move.changes else ""
         text += printable(move.why)
         if move.verdict in _VERDICTS:
             text += f" ({_VERDICTS[move.verdict]})"

@@ -17,18 +17,8 @@ from typing import Any
 import numpy as np
 import typer
 
+from autoloader.cli import witness
 from autoloader.cli.output import answered, emit_document, note_some, progress_bar
-from autoloader.cli.witness import (
-    Episode,
-    Sample,
-    TransformedEpisode,
-    fitted_picture,
-    key_of,
-    nearest_frame,
-    normalised_rows,
-    sample_in_frames,
-    weights_of,
-)
 from autoloader.errors import MissingExtraError, SourceError
 from autoloader.formats import DatasetFormat, ShardSlice
 from autoloader.formats.dataset import PlainReader
@@ -112,12 +102,7 @@ def evenly(spec: Any) -> Any:
             "augment": {},
             "batch": spec.batch.model_copy(update={"size": _BATCH, "drop_last": True}),
             "mixing": spec.mixing.model_copy(
-                update={
-                    "epoch": "forever",
-                    "block_length": 1,
-                    "on_stall": "wait",
-                    "unit": "sample",
-                }
+                update={"epoch": "forever", "block_length": 1, "on_stall": "wait", "unit": "sample"}
             ),
         }
     )
@@ -214,7 +199,7 @@ class Comparer:
             except MissingExtraError as error:
                 self.left_out[_frames_of(camera)] = error
         self._weights: dict[int, dict[tuple[int, int], float]] = {}
-        self._episode: tuple[tuple[int, int, int], Episode] | None = None
+        self._episode: tuple[tuple[int, int, int], witness.Episode] | None = None
         self._place: tuple[int, ...] = ()
 
     def rows(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[int]:
@@ -268,7 +253,7 @@ class Comparer:
         self._features(row, expected, episode.declared)
         self._weight(row, episode)
 
-    def _weight(self, row: Mapping[str, Any], episode: Episode) -> None:
+    def _weight(self, row: Mapping[str, Any], episode: witness.Episode) -> None:
         """Compare the weight of a sample; one that is drawn weighs something."""
         index, _, shard, record, t = self._place
         how, wanted = episode.declared.sample_weight, 1.0
@@ -277,7 +262,7 @@ class Comparer:
             reach = episode.sample.action_horizon * dataset.stride
             if index not in self._weights:
                 lengths = dict(_lengths(dataset.directory))
-                self._weights[index] = weights_of(how, reach, lengths)
+                self._weights[index] = witness.weights_of(how, reach, lengths)
             number = _number(dataset.directory, dataset.slices[shard], record)
             wanted = self._weights[index].get((number, t * dataset.stride), 1.0)
             if how.use == "draw":
@@ -288,7 +273,7 @@ class Comparer:
         if not np.isclose(row.get("sample_weight", 1.0), wanted, rtol=1e-5, atol=1e-6):
             self._differs("sample_weight", f"loader {row['sample_weight']}, file {wanted}")
 
-    def _read(self, index: int, shard: int, record: int) -> Episode:
+    def _read(self, index: int, shard: int, record: int) -> witness.Episode:
         """An episode as the user's function and the dataset's words leave it."""
         key = (index, shard, record)
         if self._episode is None or self._episode[0] != key:
@@ -296,17 +281,19 @@ class Comparer:
             declared = self._spec.dataset(dataset.name)
             steps, valid = reader.episode(dataset.slices[shard], record), None
             if declared.transform is not None:
-                made = TransformedEpisode(steps, dataset.directory.features, declared.transform)
+                made = witness.TransformedEpisode(
+                    steps, dataset.directory.features, declared.transform
+                )
                 steps, valid = made.steps, made.valid
             still = dataset.directory.still
             fps = dataset.directory.fps or declared.fps or (STILL_FPS if still else None)
-            sample = sample_in_frames(self._spec, dataset.name, fps)
+            sample = witness.sample_in_frames(self._spec, dataset.name, fps)
             if still:  # a picture fills the window
                 own = {"edges": EdgesSpec(), "per_episode": "all"}
                 sample = sample.model_copy(update=own)
-            self._episode = key, Episode(
+            self._episode = key, witness.Episode(
                 steps, declared, sample, valid=valid, labels=labels_of(dataset),
-                key=key_of(self._spec.seed, dataset.name),
+                key=witness.key_of(self._spec.seed, dataset.name),
             )  # fmt: skip
         return self._episode[1]
 
@@ -325,7 +312,7 @@ class Comparer:
                 key = "action" if name == "action" else "proprio"
                 told = self._statistics[dataset]
                 rows = told.get("action_rows", ()) if name == "action" else ()
-                values = normalised_rows(values, zeroed, how, told[key], rows)
+                values = witness.normalised_rows(values, zeroed, how, told[key], rows)
                 exact = False
             exact = exact and not (name == "action" and expected.summed)
             terms = getattr(self._spec.dataset(dataset), name).terms
@@ -339,7 +326,7 @@ class Comparer:
         if not np.array_equal(mask, inside):
             self._differs(f"{name}_mask", f"loader {mask.tolist()}, {inside.tolist()}")
 
-    def _frames(self, row: Mapping[str, Any], expected: Sample) -> None:
+    def _frames(self, row: Mapping[str, Any], expected: witness.Sample) -> None:
         declared, plan = expected.episode.declared, expected.frames()
         told = row["frame_offset"].tolist()
         if told != [offset for _, offset, _ in plan]:
@@ -378,20 +365,20 @@ class Comparer:
         picture = np.asarray(value_at(step, path))
         if picture.shape[-1] == 1:
             picture = np.repeat(picture, 3, axis=-1)
-        wanted = fitted_picture(picture, self._spec.cameras[camera])
+        wanted = witness.fitted_picture(picture, self._spec.cameras[camera])
         return float(np.abs(frame.astype(np.int16) - wanted).mean())
 
     def _depth(self, frame: Any, step: Any, choices: tuple[str, ...], camera: str) -> None:
         """Compare a depth frame, to the bit."""
         how = self._spec.cameras[camera]
         stored = [value_at(step, path) for path in choices if step is not None]
-        wanted = [nearest_frame(one, how).astype(how.depth) for one in stored]
+        wanted = [witness.nearest_frame(one, how).astype(how.depth) for one in stored]
         wanted = wanted or [np.zeros_like(frame)]
         if all(frame.tobytes() != one.tobytes() for one in wanted):
             off = min(int((frame[..., 0] != one.reshape(how.size)).sum()) for one in wanted)
             self._differs(f"images/{camera}: depth", f"{off} of {frame.size} values differ")
 
-    def _language(self, row: Mapping[str, Any], episode: Episode, step: Step) -> None:
+    def _language(self, row: Mapping[str, Any], episode: witness.Episode, step: Step) -> None:
         said = episode.said(step)
         choices = [text for texts in said for text in texts] if said else [""]
         self.texts += 1

@@ -33,21 +33,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
+from autoloader.controller import proposals
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation
-from autoloader.controller.proposals import (
-    Change,
-    Situation,
-    best_cut,
-    best_growth,
-    best_return,
-    grown_cache,
-    halved,
-    lowered_cache,
-    margin,
-    missing_bytes,
-    shrunk_cache,
-)
 from autoloader.controller.states import TRANSITIONS, ControllerState, Event, Failure, State, Trial
 from autoloader.spec.knobs import Knobs
 
@@ -101,7 +89,7 @@ def decide(state: ControllerState, seen: Observation, limits: ControllerLimits) 
         limits: limits of the controller.
     """
     event = event_of(state, seen, limits)
-    here = _entered(Situation(state, seen, limits, event))
+    here = _entered(proposals.Situation(state, seen, limits, event))
     name = here.state.name
     if seen.knobs.cache_bytes and event in (Event.BELOW_FLOOR, Event.PRESSURE):
         return _go(here, _fewer_frames(here), "the frame cache goes first")
@@ -150,7 +138,7 @@ def calm_s(state: ControllerState, limits: ControllerLimits) -> float:
 
 def _pressed(seen: Observation, limits: ControllerLimits) -> bool:
     """True if headroom, or the kernel's pressure, says that memory is short."""
-    headroom, margin_bytes = seen.headroom_bytes, margin(seen, limits)
+    headroom, margin_bytes = seen.headroom_bytes, proposals.margin(seen, limits)
     if headroom is not None and headroom < limits.ram_floor_bytes + margin_bytes:
         return True
     # Many loads keep a host's pressure above nothing for hours; it counts where memory is near.
@@ -175,7 +163,7 @@ def _away(seen: Observation, least_s: float, steps: int) -> bool:
     return seen.silent_s > max(least_s, steps * (seen.step_s or 0.0))
 
 
-def _entered(here: Situation) -> Situation:
+def _entered(here: proposals.Situation) -> proposals.Situation:
     """The situation in the state that its event leads to, with what is remembered of it."""
     state, seen, limits = here.state, here.seen, here.limits
     name = TRANSITIONS[state.name, here.event]
@@ -207,12 +195,14 @@ def _new_rates(seen: Observation) -> tuple[float, ...]:
     return (seen.rate_per_s,)
 
 
-def _stay(here: Situation, rule: str, **own: Any) -> Decision:
+def _stay(here: proposals.Situation, rule: str, **own: Any) -> Decision:
     """Nothing moves; ``own``: changes of the policy's memory."""
     return Decision(replace(here.state, **own), here.event, rule)
 
 
-def _go(here: Situation, knobs: Knobs, rule: str, sign: str = "-", **own: Any) -> Decision:
+def _go(
+    here: proposals.Situation, knobs: Knobs, rule: str, sign: str = "-", **own: Any
+) -> Decision:
     """Go to ``knobs``; ``own``: changes of the policy's memory."""
     changed = {key: pair[0] for key, pair in knobs.changed(here.seen.knobs).items()}
     if not changed:
@@ -222,28 +212,28 @@ def _go(here: Situation, knobs: Knobs, rule: str, sign: str = "-", **own: Any) -
     return Decision(state, here.event, rule, knobs, changed)
 
 
-def _shrink(here: Situation) -> Decision:
+def _shrink(here: proposals.Situation) -> Decision:
     """Decide while memory is short: halve, or wait for the last halving's effect."""
     if here.event is not Event.PRESSURE:
         return _stay(here, "pressure has gone: wait before growing")
     if here.seen.at_s - here.state.shrunk_s < HALVING_S:
         return _stay(here, "halved just now: wait for the effect")
-    return _go(here, halved(here), "close to the floor", shrunk_s=here.seen.at_s)
+    return _go(here, proposals.halved(here), "close to the floor", shrunk_s=here.seen.at_s)
 
 
-def _fewer_frames(here: Situation) -> Knobs:
+def _fewer_frames(here: proposals.Situation) -> Knobs:
     """Half of the frame cache at least, and what is missing above the floor and the margin."""
     seen, missing = here.seen, 0
     held = seen.knobs.cache_bytes
     if seen.cache is not None:
         held = min(held, seen.cache.allocated_bytes)
     if (headroom := seen.headroom_bytes) is not None:
-        margin_bytes = margin(seen, here.limits)
-        missing = missing_bytes(headroom, here.limits.ram_floor_bytes, margin_bytes)
-    return lowered_cache(seen.knobs, held, max(missing, held // 2))
+        margin_bytes = proposals.margin(seen, here.limits)
+        missing = proposals.missing_bytes(headroom, here.limits.ram_floor_bytes, margin_bytes)
+    return proposals.lowered_cache(seen.knobs, held, max(missing, held // 2))
 
 
-def _grow(here: Situation) -> Decision:
+def _grow(here: proposals.Situation) -> Decision:
     """Decide while training waits: try one change, the frame cache's included."""
     seen = here.seen
     if not seen.settled or seen.gate_closed:
@@ -252,33 +242,33 @@ def _grow(here: Situation) -> Decision:
         return _stay(here, "training pauses")
     if len(here.state.rates) < MINIMUM_RATES:
         return _stay(here, "too few rates to compare with")
-    fewer = shrunk_cache(seen)
+    fewer = proposals.shrunk_cache(seen)
     if fewer is not None and here.rested("cache_bytes-"):
         rule = "files are read again for longer than held frames save: fewer are held"
         return _go(here, fewer, rule, dear_s=seen.at_s)
     dear = fewer is not None or seen.at_s - here.state.dear_s < LONGEST_RETRY_S
-    frames = None if dear else grown_cache(seen, here.limits)
+    frames = None if dear else proposals.grown_cache(seen, here.limits)
     if frames is not None and here.admits(frames):
         return _go(here, frames, "training waits: the frame cache grows")
-    change = best_growth(here) or best_cut(here)
+    change = proposals.best_growth(here) or proposals.best_cut(here)
     if change is not None:
         return _try(here, change)
     missing = "" if here.stages else ": no stage is measured"
     return _stay(here, f"no change is predicted to pay{missing}")
 
 
-def _give_back(here: Situation) -> Decision:
+def _give_back(here: proposals.Situation) -> Decision:
     """Decide while training does not wait: give back one thing."""
     early = here.seen.at_s - here.state.since_s < GIVE_BACK_AFTER_S
     if early or len(here.state.rates) < MINIMUM_RATES:
         return _stay(here, "training does not wait")
-    change = best_return(here) if here.seen.settled else None
+    change = proposals.best_return(here) if here.seen.settled else None
     if change is None:
         return _stay(here, "training does not wait, and nothing is too much")
     return _try(here, change)
 
 
-def _try(here: Situation, change: Change) -> Decision:
+def _try(here: proposals.Situation, change: proposals.Change) -> Decision:
     """Make a change on trial."""
     trial = Trial(
         knob=change.move,
@@ -295,7 +285,7 @@ def _try(here: Situation, change: Change) -> Decision:
     )
 
 
-def _verify(here: Situation, trial: Trial) -> Decision:
+def _verify(here: proposals.Situation, trial: Trial) -> Decision:
     """Compare what a change did with what it was made for; keep it, or take it back."""
     seen = here.seen
     if any(seen.knobs.flat().get(key) != to for key, to in trial.changes.items()):
@@ -321,7 +311,7 @@ def _verify(here: Situation, trial: Trial) -> Decision:
     return _kept(here, trial) if verdict is Verdict.PAID else _reverted(here, trial, verdict)
 
 
-def _kept(here: Situation, trial: Trial) -> Decision:
+def _kept(here: proposals.Situation, trial: Trial) -> Decision:
     """End a trial whose change paid; the change stays."""
     failures = {move: one for move, one in here.state.failures.items() if move != trial.knob}
     rates = trial.rates_after[-KEPT_RATES:]
@@ -329,7 +319,7 @@ def _kept(here: Situation, trial: Trial) -> Decision:
     return replace(kept, verdict=Verdict.PAID)
 
 
-def _reverted(here: Situation, trial: Trial, verdict: Verdict) -> Decision:
+def _reverted(here: proposals.Situation, trial: Trial, verdict: Verdict) -> Decision:
     """End a trial whose change did not pay: go back, and let the knob rest."""
     before = here.state.failures.get(trial.knob)
     times = 1 if before is None else before.times + 1

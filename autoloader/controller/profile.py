@@ -43,6 +43,7 @@ from pydantic import (
 from ruamel.yaml import YAML
 
 from autoloader.errors import ProfileError
+from autoloader.host import units
 from autoloader.host.files import DocumentError
 from autoloader.host.gpu import gpu_names
 from autoloader.host.headroom import HeadroomProbe
@@ -54,14 +55,6 @@ from autoloader.host.machine import (
     versions,
 )
 from autoloader.host.storage import by_file_system, probe_reads
-from autoloader.host.units import (
-    GIB,
-    LEAST_FLOOR_BYTES,
-    format_bytes,
-    parse_bytes,
-    parse_floor,
-    size_of,
-)
 from autoloader.spec.block import Block
 from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.spec.reading import complaint, read_yaml_file
@@ -86,7 +79,7 @@ FILE = "a file"
 
 Size = Annotated[
     int,
-    BeforeValidator(lambda value: size_of(value) if isinstance(value, str) else value),
+    BeforeValidator(lambda value: units.size_of(value) if isinstance(value, str) else value),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}),
     PlainSerializer(lambda count, info: _size_text(count) if info.context == FILE else count),
     Field(ge=0),
@@ -172,7 +165,7 @@ class HostFacts(Block):
         Of the processor's model, the processors and the memory that may be used (to 5 %), GPUs and
         the kind of storage. Not of names, kernels and versions: equal nodes have the same.
         """
-        memory = f"{self.usable_bytes / GIB:.2g}"
+        memory = f"{self.usable_bytes / units.GIB:.2g}"
         parts = (self.cpu_model, self.cpus, memory, sorted(self.gpus), self.storage)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
@@ -180,7 +173,7 @@ class HostFacts(Block):
         """One line for people: cpus, usable memory, GPUs."""
         counts = Counter(self.gpus).items()
         gpus = ", ".join(f"{n} × {name}" if n > 1 else name for name, n in counts)
-        return f"{self.cpus} cpus, {format_bytes(self.usable_bytes)}, {gpus or 'no GPU'}"
+        return f"{self.cpus} cpus, {units.format_bytes(self.usable_bytes)}, {gpus or 'no GPU'}"
 
 
 class MixtureKind(Block):
@@ -243,7 +236,9 @@ class Limits(Block):
         cpu_budget: processors the loader may keep busy; absent: all of them
     """
 
-    ram_floor: Annotated[Size, BeforeValidator(lambda value: parse_floor(value, name="ram_floor"))]
+    ram_floor: Annotated[
+        Size, BeforeValidator(lambda value: units.parse_floor(value, name="ram_floor"))
+    ]
     cpu_budget: int | None = Field(None, ge=1)
 
 
@@ -408,10 +403,11 @@ class Profile(Block):
         moved = [f"{one.knob}: {one.value} → {one.legal} ({one.rule})" for one in clamps]
         floor, budget = self.limits.ram_floor, self.limits.cpu_budget
         if floor >= host.usable_bytes:
-            floor = max(host.usable_bytes // 2, LEAST_FLOOR_BYTES)
+            floor = max(host.usable_bytes // 2, units.LEAST_FLOOR_BYTES)
             moved.append(
-                f"ram_floor: {format_bytes(self.limits.ram_floor)} → {format_bytes(floor)} "
-                f"(this host has {format_bytes(host.usable_bytes)} in all)"
+                f"ram_floor: {units.format_bytes(self.limits.ram_floor)} → "
+                f"{units.format_bytes(floor)} "
+                f"(this host has {units.format_bytes(host.usable_bytes)} in all)"
             )
         if budget is not None and budget > host.cpus:
             moved.append(f"cpu_budget: {budget} → {host.cpus} (this host has {host.cpus} cpus)")
@@ -450,10 +446,10 @@ def diff(a: Profile, b: Profile) -> list[tuple[str, Any, Any]]:
 
 def _size_text(count: int) -> str | int:
     """``count`` bytes exactly, as short as it goes: "62.5GiB", "5GB", else more digits of GiB."""
-    short = [f"{count / GIB:.{digits}f}GiB" for digits in range(3)]
+    short = [f"{count / units.GIB:.{digits}f}GiB" for digits in range(3)]
     decimal = [f"{count // 10**9}GB", f"{count // 10**6}MB"]
-    long = [f"{count / GIB:.{digits}f}GiB" for digits in range(3, 13)]
-    return next((text for text in (*short, *decimal, *long) if size_of(text) == count), count)
+    long = [f"{count / units.GIB:.{digits}f}GiB" for digits in range(3, 13)]
+    return next((text for text in (*short, *decimal, *long) if units.size_of(text) == count), count)
 
 
 def _yaml_text(mapping: Mapping[str, Any]) -> str:
@@ -523,4 +519,4 @@ def described_host(*, files: Sequence[str] = (), probe_s: float = 0.5) -> HostFa
 
 
 def _rounded(count: int) -> int:
-    return parse_bytes(f"{count / GIB:.2f}GiB")
+    return units.parse_bytes(f"{count / units.GIB:.2f}GiB")

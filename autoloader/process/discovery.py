@@ -41,15 +41,7 @@ from typing import TypeAlias
 import psutil
 
 from autoloader.errors import WorkerError
-from autoloader.host.files import (
-    Waiting,
-    check_own_folder,
-    locked,
-    open_own,
-    own_folder,
-    runtime_folder,
-    write_whole,
-)
+from autoloader.host import files
 from autoloader.host.supervision import ProcessWatch, Supervisor, waited
 from autoloader.pipeline.messages import Hello, Wire, peer_of
 from autoloader.process.ranks import Neighbours
@@ -187,13 +179,13 @@ def _agreed_socket(neighbours: Neighbours) -> _Ends:
         name = socket_name(neighbours)
         return name, _bound(name), None
     try:
-        folder = own_folder(runtime_folder())
-        waits = Waiting("a rank of this node", _DECIDED_WITHIN_S, say=logger.debug)
-        with locked(folder / "sockets.lock", waits):
+        folder = files.own_folder(files.runtime_folder())
+        waits = files.Waiting("a rank of this node", _DECIDED_WITHIN_S, say=logger.debug)
+        with files.locked(folder / "sockets.lock", waits):
             ends = _bound_or_connected(_published(neighbours) or socket_name(neighbours))
             if ends is None:
                 name = f"{socket_name(neighbours)}-{os.urandom(8).hex()}"
-                write_whole(folder / _publication(neighbours), name[1:], mode=0o600)
+                files.write_whole(folder / _publication(neighbours), name[1:], mode=0o600)
                 logger.warning(
                     "another user's process has bound the name of this node's loader; the socket "
                     "is @%s instead",
@@ -234,10 +226,10 @@ def _publication(neighbours: Neighbours) -> str:
 
 def _published(neighbours: Neighbours) -> str:
     """The other name that the neighbours agreed on; "" where there is none."""
-    folder = runtime_folder()
+    folder = files.runtime_folder()
     with contextlib.suppress(OSError):
-        check_own_folder(folder)
-        descriptor = open_own(folder / _publication(neighbours), os.O_RDONLY)
+        files.check_own_folder(folder)
+        descriptor = files.open_own(folder / _publication(neighbours), os.O_RDONLY)
         try:
             text = os.pread(descriptor, _NAME_BYTES, 0).decode("ascii", "replace")
         finally:

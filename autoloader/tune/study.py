@@ -34,23 +34,9 @@ import optuna
 
 from autoloader.host.clock import Clock
 from autoloader.spec.knobs import Knobs
+from autoloader.tune import ledger
 from autoloader.tune.bound import NOISE_RATIO, Analyst, Bound
 from autoloader.tune.finals import Contender, FinalsResult, compare
-from autoloader.tune.ledger import (
-    KNOWN,
-    TrialRecord,
-    kin_study,
-    knobs_key,
-    known_results,
-    open_study,
-    opened_storage,
-    pick_finalists,
-    record,
-    records,
-    shown_url,
-    storage_errors,
-    storage_url,
-)
 from autoloader.tune.measurement import LEAST_BATCHES, Trace
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.trial import (
@@ -144,7 +130,7 @@ class StudyResult:
 
     verdict: FinalsResult
     first: TrialResult
-    trials: tuple[TrialRecord, ...]
+    trials: tuple[ledger.TrialRecord, ...]
     name: str
     storage: str
     bound: Bound | None = None
@@ -248,32 +234,32 @@ class Study:
             PipelineError: the start could not be measured.
             UsageError: the storage cannot be used.
         """
-        url, name = storage_url(self.storage), self.name
-        with storage_errors(url), opened_storage(url) as opened:
-            study = open_study(
+        url, name = ledger.storage_url(self.storage), self.name
+        with ledger.storage_errors(url), ledger.opened_storage(url) as opened:
+            study = ledger.open_study(
                 opened,
-                kin_study(name, self.kin),
+                ledger.kin_study(name, self.kin),
                 trials=self.options.trials,
                 batches=self.options.batches,
                 seed=self.options.seed,
                 about=self.about,
             )
-            with storage_errors(url, study=name):
+            with ledger.storage_errors(url, study=name):
                 first = self._search(study)
                 verdict = self._judge(study, first)
                 return StudyResult(
                     verdict=verdict,
                     first=first,
-                    trials=records(study.get_trials(deepcopy=False)),
+                    trials=ledger.records(study.get_trials(deepcopy=False)),
                     name=name,
-                    storage=shown_url(url),
+                    storage=ledger.shown_url(url),
                     bound=self.analyst.bound(),
                     ended=self.ended,
                 )
 
     def _search(self, study: optuna.Study) -> TrialResult:
         """Start, the sets from reasoning, then what the sampler draws; returns the start's."""
-        self.known = known_results(records(study.get_trials(deepcopy=False)))
+        self.known = ledger.known_results(ledger.records(study.get_trials(deepcopy=False)))
         for result in self.known.values():
             self._learn(result)
         first = self._measure_start(study)
@@ -296,10 +282,10 @@ class Study:
 
     def _judge(self, study: optuna.Study, first: TrialResult) -> FinalsResult:
         """Measure start and finalists in turn, on this host."""
-        trials = records(study.get_trials(deepcopy=False))
+        trials = ledger.records(study.get_trials(deepcopy=False))
         verdict = compare(
             self.space.start,
-            pick_finalists(trials, self.space, most=0 if self.ended else FINALISTS),
+            ledger.pick_finalists(trials, self.space, most=0 if self.ended else FINALISTS),
             self._measure_final,
             rounds=ROUNDS,
             each_s=first.duration_s,
@@ -334,8 +320,8 @@ class Study:
     def _objective(self, trial: optuna.Trial) -> float:
         label = trial.user_attrs.get("label", "search")
         knobs = self.space.suggest(trial)
-        if (known := self.known.get(knobs_key(knobs))) is not None:
-            trial.set_user_attr("outcome", KNOWN)
+        if (known := self.known.get(ledger.knobs_key(knobs))) is not None:
+            trial.set_user_attr("outcome", ledger.KNOWN)
             return known.samples_per_s or 0.0
         self.done += 1
         self.watcher.started(f"trial {self.done}/{self.options.trials} ({label})")
@@ -351,10 +337,10 @@ class Study:
         result = self._measured(knobs, watch)
         if knobs == self.space.start and self.first is None:
             self.first = result
-        record(trial, knobs, result, self.options.floor_bytes)
+        ledger.record(trial, knobs, result, self.options.floor_bytes)
         self.watcher.ended(result, self.best_samples_per_s)
         if result.outcome is Outcome.COMPLETE and result.samples_per_s is not None:
-            self.known[knobs_key(knobs)] = result
+            self.known[ledger.knobs_key(knobs)] = result
             return result.samples_per_s
         if result.outcome is Outcome.FAILED:
             raise _TrialFailed(result.reason)
@@ -443,7 +429,7 @@ class Study:
 
     def _measure_start(self, study: optuna.Study) -> TrialResult:
         """The start's measurement, or the error that ends the study before it begins."""
-        self.first = self.known.get(knobs_key(self.space.start))
+        self.first = self.known.get(ledger.knobs_key(self.space.start))
         if self.first is None:
             if self.options.trials > 1:
                 self._wait_for_quiet()
