@@ -75,11 +75,7 @@ def draw(name: str, place: Path) -> None:
         for path in write_version(place, dataset, declared, counts):
             write_records(path, (_episode(drawing, rng) for _ in range(drawing.episodes)))
     write_mix(
-        place / "mix.yaml",
-        drawing.weights,
-        image="image",
-        size=drawing.size,
-        batch=drawing.batch,
+        place / "mix.yaml", drawing.weights, image="image", size=drawing.size, batch=drawing.batch
     )
 
 

@@ -122,11 +122,7 @@ class Scenario(Strict):
         plain = dict(raw)
         common, base = plain.pop("common", {}), plain.pop("ladder", None)
         contenders = [
-            {
-                **common,
-                **one,
-                "settings": {**common.get("settings", {}), **one.get("settings", {})},
-            }
+            {**common, **one, "settings": {**common.get("settings", {}), **one.get("settings", {})}}
             for one in plain.get("contenders", ())
         ]
         if common:

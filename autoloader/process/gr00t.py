@@ -146,10 +146,7 @@ class _Field:
         """The dataset's own ``normalize`` of the field; ``None``: all columns as the mixture's."""
         if self._relative:
             how = {"method": "min_max", "clip": True, "by_row": True}
-            return {
-                "dims": "[:]",
-                "columns": [{"dims": self.columns_of(self._relative), **how}],
-            }
+            return {"dims": "[:]", "columns": [{"dims": self.columns_of(self._relative), **how}]}
         if not self._n15:
             return None
         turns = self.columns_of([key for key, one in self._of.items() if one.rotation_type])

@@ -289,10 +289,9 @@ _PERIOD_S = 0.1
 _REFRESH = 10
 """Looks at states between two looks at which threads there are, and at what others use."""
 
-_POSITIONAL_READS = {
-    "x86_64": (b"17", b"295", b"327"),
-    "aarch64": (b"67", b"69", b"286"),
-}.get(os.uname().machine, ())
+_POSITIONAL_READS = {"x86_64": (b"17", b"295", b"327"), "aarch64": (b"67", b"69", b"286")}.get(
+    os.uname().machine, ()
+)
 """Numbers of pread64, preadv and preadv2: what files are read with, and pipes are not."""
 
 _ONE_OF_A_KIND = ("loader-deal", "loader-deliver", "loader-mix")

@@ -27,13 +27,7 @@ from bench.control.group import NoGroupError
 from bench.control.judge import judge, next_to_nothing
 from bench.control.runner import perform
 from bench.control.scenario import READERS, Reader, Scenario, load_scenarios
-from bench.control.static import (
-    SETTINGS,
-    Searches,
-    measure_pairs,
-    paired_checks,
-    rival_check,
-)
+from bench.control.static import SETTINGS, Searches, measure_pairs, paired_checks, rival_check
 from bench.host import fingerprint, load
 from bench.report import RESULTS, host_line
 

@@ -132,10 +132,7 @@ def job_of(scenario: Scenario, reader: Reader, stage: Stage) -> dict[str, Any]:
 
 
 def turns(
-    scenario: Scenario,
-    reader: Reader,
-    spec: Path,
-    asked: Mapping[str, Any],
+    scenario: Scenario, reader: Reader, spec: Path, asked: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Static knobs in turn, or pairs, in what is left of the script at its end.
 

@@ -139,12 +139,7 @@ def _conditions(scenario: Scenario) -> dict[str, Any]:
 
 
 def measure_pairs(
-    scenario: Scenario,
-    reader: Reader,
-    spec: Path,
-    best: Mapping[str, Any],
-    *,
-    pairs: int,
+    scenario: Scenario, reader: Reader, spec: Path, best: Mapping[str, Any], *, pairs: int
 ) -> list[Mapping[str, Any]]:
     """Turns of the controlled loader and of the best static knobs; empty where none was had."""
     asked = {

@@ -122,10 +122,7 @@ def _rested(loader: Any, orders: Orders, *, most_s: float = 15.0) -> None:
 
 
 def _turn(
-    stream: Iterator[Any],
-    seconds: float,
-    orders: Orders,
-    job: Mapping[str, Any],
+    stream: Iterator[Any], seconds: float, orders: Orders, job: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Take batches for so long: how fast they came, and what was waited."""
     began = last = time.monotonic()

@@ -40,11 +40,7 @@ KINDS: Mapping[str, str] = {
 }
 """What a scenario may name as ``kind``, and the class behind it."""
 
-LIMITS: Mapping[str, str] = {
-    "decode_alone": "decode",
-    "copy_alone": "copy",
-    "read_alone": "disk",
-}
+LIMITS: Mapping[str, str] = {"decode_alone": "decode", "copy_alone": "copy", "read_alone": "disk"}
 """Kinds that are no loaders but what no loader could exceed, and their short names."""
 
 NEEDS: Mapping[str, tuple[str, ...]] = {
