@@ -120,7 +120,7 @@ class ShardPart:
         ours = _HEADER.unpack(header)
         if not fits or same is None or (same[:3], same[4]) != (ours[:3], ours[4]):
             os.ftruncate(self._map_file, 0)
-            os.ftruncate(self._map_file, length)
+            os.posix_fallocate(self._map_file, 0, length)  # a full disk kills who writes to a map
         self._map = mmap.mmap(self._map_file, length)
         self._crcs = memoryview(self._map)[crcs:].cast("B")
         if fits and same is not None and same[3] != ours[3]:

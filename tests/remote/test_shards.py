@@ -457,3 +457,13 @@ def test_a_shard_of_a_server_without_tags_is_published_and_found_again(
     again = ShardCache(cache.room.folder, floor_bytes=0)
     assert again.shard(address).fetch_whole() == path
     assert far.sent == SIZE
+
+
+def test_a_map_has_its_blocks_from_the_start_so_no_write_to_it_finds_the_disk_full(
+    tmp_path: Path,
+) -> None:
+    part = ShardPart(tmp_path, "k", 2**34)
+    found = (tmp_path / "k.map").stat()
+    part.discard()
+    part.close()
+    assert found.st_blocks * 512 >= found.st_size > 2**18
