@@ -6,6 +6,7 @@ Not here: building an index (``index.opening``), computing statistics (``index.s
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -174,7 +175,7 @@ def show_statistics(spec: Path, split: str, *, output: Path | None, layout: str)
         raise UsageError(f"--format {layout}: no such layout", remedy=f"choose {every}")
     mixture = resolve(declared, split)
     named = declared.normalize and declared.normalize.statistics
-    if declared.normalize is not None and named and not Path(named).exists():
+    if declared.normalize is not None and named and not os.path.exists(named):
         # The file that the spec names is the one to be written.
         normalize = declared.normalize.model_copy(update={"statistics": None})
         declared = declared.model_copy(update={"normalize": normalize})

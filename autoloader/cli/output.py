@@ -194,6 +194,8 @@ def check_writable(path: Path) -> None:
 def write_new(path: Path, text: str) -> None:
     """Write a text to the file of ``--output``, unless another text stands there.
 
+    A device or a pipe stays what it is.
+
     Raises:
         UsageError: it says something else, or cannot be written.
     """
@@ -205,7 +207,10 @@ def write_new(path: Path, text: str) -> None:
                 f"{path} exists already with other content; nothing was written",
                 remedy="give another file name with --output, or delete this file first",
             )
-        write_whole(path, text)
+        if os.path.exists(path) and not os.path.isfile(path):
+            path.write_text(text, encoding="utf-8")
+        else:
+            write_whole(path, text)
 
 
 def emit_table(header: Iterable[str] | None, rows: Iterable[Iterable[Any]]) -> None:

@@ -266,7 +266,7 @@ def find_run(run: str) -> Path:
             if any did; a note names the later ones that ended without one.
     """
     path = Path(run)
-    if path.is_dir() or (path.exists() and path.suffix == ".jsonl"):
+    if os.path.isdir(path) or (os.path.exists(path) and path.suffix == ".jsonl"):
         return path
     kept = kept_runs()
     if run == "last" and kept:
@@ -315,7 +315,7 @@ def read_run(path: Path) -> Run:
     by_rank = {one.last.rank: one for one in ranks}  # of two loaders, the one that gave more
     ranks = [by_rank[rank] for rank in sorted(by_rank)]
     own = max(ranks, key=lambda one: Run("", one).wait_ratio or 0.0)
-    return Run(path.name if path.is_dir() else path.parent.name, own, tuple(ranks))
+    return Run(path.name if os.path.isdir(path) else path.parent.name, own, tuple(ranks))
 
 
 def cost_of(run: Run, ideal: Run) -> float | None:

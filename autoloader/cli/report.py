@@ -12,6 +12,7 @@ figures (``report.html.jinja``), the decision log and the policy (``controller``
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,7 +99,8 @@ def show_page(run: str, other: str | None, output: Path | None) -> None:
     if answered({"page": str(target), "runs": rows}):
         return
     on_page = {rank.path for one in shown for rank in one.ranks}
-    if folder.is_dir() and (others := [one for one in files_of(folder) if one not in on_page]):
+    every = files_of(folder) if os.path.isdir(folder) else ()
+    if others := [one for one in every if one not in on_page]:
         note_some(f"another loader of this run, not on the page: {one}" for one in others)
     for one, told in found:
         note(
@@ -163,7 +165,7 @@ def show_replay(logs: Sequence[Path]) -> None:
 
 def _below(named: Path) -> list[Path]:
     """Decision logs at or below a path; ``UsageError`` where there is none."""
-    found = sorted(named.rglob("*.jsonl")) if named.is_dir() else [named]
+    found = sorted(named.rglob("*.jsonl")) if os.path.isdir(named) else [named]
     if not found:
         raise UsageError(f"there is no *.jsonl below {named}", remedy=_REMEDY)
     return found

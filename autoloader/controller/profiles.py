@@ -17,6 +17,7 @@ Not here: what a profile says (``profile``), finding better knobs (``tune``).
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -182,16 +183,25 @@ def _profiles_in(directory: Path) -> list[Path]:
         return []
 
 
+def _changed_ns(path: Path) -> int:
+    """Time of a file's last change; 0 where it is gone, or the system refuses to tell."""
+    with contextlib.suppress(OSError):
+        return path.lstat().st_mtime_ns
+    return 0
+
+
 def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfile:
     """The user's saved profile for ``host`` and the nearest mixture, else the shipped default."""
     notes: list[str] = []
     far: list[str] = []
     fitting: list[tuple[float, int, Path, Profile]] = []
     latest_first = sorted(
-        _profiles_in(user_profiles_dir()), key=lambda path: (-path.lstat().st_mtime_ns, path.name)
+        _profiles_in(user_profiles_dir()), key=lambda path: (-_changed_ns(path), path.name)
     )
     for age, path in enumerate(latest_first):
-        whys = [written_by_others(one, one.stat()) for one in (path, path.parent) if one.exists()]
+        whys = [
+            written_by_others(one, one.stat()) for one in (path, path.parent) if os.path.exists(one)
+        ]
         if why := next(filter(None, whys), ""):
             notes.append(f"skipped saved profile {path}: {why}")
             continue
@@ -354,7 +364,7 @@ def _set_aside(target: Path) -> Path:
 def _existing(path: Path) -> Profile | None:
     """The profile at ``path``; ``None`` where there is none, or one that cannot be read."""
     try:
-        return Profile.from_yaml(path) if path.is_file() else None
+        return Profile.from_yaml(path) if os.path.isfile(path) else None
     except ProfileError:
         return None
 

@@ -491,10 +491,10 @@ def has_file(folder: str, marker: str) -> bool:
     """True if a folder has a file of this name, or a file fits the pattern or lies there."""
     try:
         if glob.has_magic(marker):
-            if os.path.isfile(folder):  # noqa: PTH113
+            if os.path.isfile(folder):
                 return fnmatch.fnmatch(os.path.basename(folder), marker)  # noqa: PTH119
             return any(one.is_file() for one in Path(folder).glob(marker))
-        return os.path.isfile(f"{folder}/{marker}")  # noqa: PTH113
+        return os.path.isfile(f"{folder}/{marker}")
     except OSError:
         return False  # whoever opens it says why
 

@@ -49,7 +49,8 @@ def names_data(text: str | os.PathLike[str]) -> bool:
     if plain.endswith((".yaml", ".yml", ".json")):
         return False
     place = expanded(plain)
-    return files.is_remote(plain) or place.is_dir() or bool(_ID.fullmatch(plain)) > place.exists()
+    there = os.path.exists(place)
+    return files.is_remote(plain) or os.path.isdir(place) or bool(_ID.fullmatch(plain)) > there
 
 
 def located(text: str | os.PathLike[str], say: Callable[[str], object]) -> str:
@@ -68,7 +69,7 @@ def located(text: str | os.PathLike[str], say: Callable[[str], object]) -> str:
     if found is None:
         return place
     copies = list(_copies(found["name"], found["revision"]))
-    if not files.is_remote(plain) and os.path.exists(place):  # noqa: PTH110  (never raises)
+    if not files.is_remote(plain) and os.path.exists(place):
         if copies:
             say(f"reading the folder {plain} (write {_HUB}{plain} for the Hub's)")
         return place
@@ -94,7 +95,7 @@ def _copies(name: str, revision: str | None) -> Iterator[Path]:
         found = hub_revision(place / f"datasets--{name.replace('/', '--')}", revision)
         if found is not None:
             yield found[1]
-    if revision is None and (lerobot / name).is_dir():
+    if revision is None and os.path.isdir(lerobot / name):
         yield lerobot / name
 
 
@@ -105,7 +106,7 @@ def _is_whole(folder: Path) -> bool:
     except SourceError:
         return False
     shards = (shard for one in found for split in one.splits.values() for shard in split)
-    there = all(os.path.exists(shard.path) for shard in shards)  # noqa: PTH110
+    there = all(os.path.exists(shard.path) for shard in shards)
     return bool(found) and there and not any(one.missing_videos() for one in found)
 
 

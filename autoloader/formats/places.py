@@ -48,13 +48,13 @@ def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
         f"elsewhere, that holds {holds}"
     )
     if not files.is_remote(text):
-        there = next(parent for parent in Path(text).parents if parent.is_dir())
+        there = next(parent for parent in Path(text).parents if os.path.isdir(parent))
         missing = Path(text).relative_to(there).parts[0]
         what = f"{text} does not exist ({there} has no {missing!r})"
         remedy = f"in {there}: {nearest(missing, directories(str(there)))}"
         if (address := address_meant(text.removeprefix(f"{there}/"))) is not None:
             remedy = f"did you mean the address {address}?"
-        if Path(text).exists():
+        if os.path.exists(text):
             what, remedy = (
                 f"{text} is a file, not a directory",
                 f"give the directory, such as {there}",
@@ -129,7 +129,7 @@ def hub_revision(folder: Path, wanted: str | None = None) -> tuple[str, Path] | 
     """
     home = folder.parent if folder.name == "snapshots" else folder
     found = _REPOSITORY.fullmatch(home.name)
-    if found is None or not os.path.isdir(home / "snapshots"):  # noqa: PTH112  False of any error
+    if found is None or not os.path.isdir(home / "snapshots"):
         return None
     snapshots = {one.name: one for one in (home / "snapshots").iterdir() if one.is_dir()}
     refs: dict[str, str] = {}

@@ -138,12 +138,12 @@ def format_for(path: str | Path, *, dataset: str, kind: str | None) -> type[Data
 
 def is_file(path: str | Path) -> bool:
     """True if a local file is a dataset by itself."""
-    return os.path.isfile(path) and any(has_file(str(path), one) for _, one in markers())  # noqa: PTH113
+    return os.path.isfile(path) and any(has_file(str(path), one) for _, one in markers())
 
 
 def is_records(path: str | Path) -> bool:
     """True if a local path is a file that may hold records of texts."""
-    return str(path).endswith(RECORDS) and os.path.isfile(path)  # noqa: PTH113
+    return str(path).endswith(RECORDS) and os.path.isfile(path)
 
 
 # -- below a folder -----------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def _versions_below(
         if away:  # each folder is a request, so old versions are not read
             children = [versions[0] for versions in _by_dataset(children)]
         for child in children:
-            if away or os.path.isdir(child):  # noqa: PTH112 False of any error
+            if away or os.path.isdir(child):
                 yield from _versions_below(child, depth - 1, known, note)
 
 
@@ -291,6 +291,6 @@ def _edges(directory: DatasetFormat) -> object:
 def _sizes(root: str, paths: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """(path from the root, bytes or −1 where the file is missing) of files."""
     return tuple(
-        (os.path.relpath(path, root), Path(path).stat().st_size if os.path.exists(path) else -1)  # noqa: PTH110
+        (os.path.relpath(path, root), Path(path).stat().st_size if os.path.exists(path) else -1)
         for path in paths
     )

@@ -124,7 +124,7 @@ def not_a_version(directory: str, *, dataset: str) -> SourceError:
     """The error for a directory without metadata; names version directories near it, if any."""
     below = [files.join(directory, name) for name in versions_in(directory)]
     above = Path(directory).parent
-    if (above / "meta/info.json").is_file():
+    if os.path.isfile(above / "meta/info.json"):
         what = f"dataset {dataset}: {directory} is a folder inside a LeRobot dataset"
         return SourceError(what, remedy=f"give the dataset's folder: {above}", dataset=dataset)
     if not files.is_remote(directory) and (of := hub_revision(Path(directory))) is not None:

@@ -17,6 +17,7 @@ Not here: computing statistics (``statistics``), what the numbers mean (``sample
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -169,7 +170,7 @@ def read_statistics(path: str | Path, spec: PipelineSpec) -> dict[str, Normaliza
         SpecError: a file cannot be read, or is no statistics file.
     """
     folder = Path(path)
-    by_file = None if folder.is_dir() else _read_file(path)
+    by_file = None if os.path.isdir(folder) else _read_file(path)
     found = {}
     for dataset in spec.datasets:
         group = normalize_of(spec).group_of(dataset.name)
@@ -188,26 +189,35 @@ def read_statistics(path: str | Path, spec: PipelineSpec) -> dict[str, Normaliza
 def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
     """Statistics in a file, by dataset; ``SpecError`` where it has none."""
     where = "normalize.statistics"
-    remedy = "write one with: autoloader stats SPEC -o FILE"
     try:
         document = json.loads(files.read_local(path, "document_bytes"))
     except OSError as error:
-        why = error.strerror or error
-        raise SpecError(f"{where}: {path}: {why}", remedy=remedy) from error
+        raise _unreadable(error, path) from error
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{where}: {path} is not JSON: {error}", remedy=remedy) from error
+        raise SpecError(f"{where}: {path} is not JSON: {error}", remedy=_REMEDY) from error
     if not isinstance(document, Mapping):
-        raise SpecError(f"{where}: {path} does not hold a JSON object", remedy=remedy)
+        raise SpecError(f"{where}: {path} does not hold a JSON object", remedy=_REMEDY)
     try:
         return read_document(document)
     except ValueError as error:
-        raise SpecError(f"{where}: {path}: {error}", remedy=remedy) from error
+        raise SpecError(f"{where}: {path}: {error}", remedy=_REMEDY) from error
+
+
+_REMEDY = "write one with: autoloader stats SPEC -o FILE"
+
+
+def _unreadable(error: OSError, path: str | Path) -> SpecError:
+    why = error.strerror or error
+    return SpecError(f"normalize.statistics: {path}: {why}", remedy=_REMEDY)
 
 
 def _in_folder(folder: Path, name: str) -> Path | None:
     """The file of a dataset, or of a robot, in a folder of its own."""
     asked = (folder / name / place for place in ("stats.json", *FILE_OF.values()))
-    return next((path for path in asked if path.is_file()), None)
+    try:
+        return next((path for path in asked if path.is_file()), None)
+    except OSError as error:
+        raise _unreadable(error, folder) from error
 
 
 def statistics_document(

@@ -238,7 +238,7 @@ def _root(place: _Place, say: Callable[[str], object]) -> str:
         SourceError: there is none.
     """
     root = located(place, say)
-    if not is_remote(root) and not (os.path.isdir(root) or is_file(root) or is_records(root)):  # noqa: PTH112  (never raises)
+    if not is_remote(root) and not (os.path.isdir(root) or is_file(root) or is_records(root)):
         there, address = os.path.lexists(root), address_meant(os.fspath(place))
         raise SourceError(
             f"{place} is not a directory" if there else f"{place} does not exist",

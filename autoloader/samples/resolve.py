@@ -10,11 +10,11 @@ Not here: opening files for data (``pipeline.graph``, ``index``), sample counts
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from typing import Any
 
 from autoloader.errors import SpecError, UnsupportedError, UsageError
@@ -164,7 +164,7 @@ class ResolvedDataset:
                      for several in self.cameras.values() for one in several}  # fmt: skip
             wanted = Wanted(tuple(shown), self.transform)
             few = paths[:: len(paths) // _MOST_SIZED + 1]
-            present = (one for one in few if Path(one).exists())
+            present = (one for one in few if os.path.exists(one))
             sizes = [self.directory.identity(one, wanted).size for one in present]
             return sum(sizes) * len(paths) // max(1, len(few) * self.records)
         return sum(sizes) // max(1, self.records)
@@ -560,7 +560,7 @@ def _refuse_relative_poses(
 
     relative, first = set(sample.action_relative_to_state), 0
     local = relative and not files.is_remote(directory.path)
-    named = local and (Path(directory.path) / MODALITY_FILE).is_file()
+    named = local and os.path.isfile(f"{directory.path}/{MODALITY_FILE}")
     poses = Modality.read(directory.path, "n1.6", dataset=directory.dataset).poses if named else {}
     for term, width in action:
         own = relative & {*range(first, first := first + width)}

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats import DatasetFormat, ShardSlice
+from autoloader.formats.files import opened_regular
 from autoloader.host.extras import needs
 from autoloader.samples.draws import Ints
 from autoloader.spec.sample import SampleWeightSpec
@@ -139,12 +140,12 @@ def _columns(path: str, size: int, mtime_ns: int) -> Mapping[str, NDArray[Any]]:
     """The columns of numbers of a file; read once as long as the file stays as it is."""
     del size, mtime_ns  # a file that changes is read again
     if path.endswith(".npz"):
-        with np.load(path, allow_pickle=False) as file:
+        with opened_regular(path) as source, np.load(source, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}
     else:
         with needs("a file of weights", extra="lerobot"):
             from pyarrow import parquet, types
-        with parquet.ParquetFile(path) as file:
+        with opened_regular(path) as source, parquet.ParquetFile(source) as file:
             names = [
                 one.name
                 for one in file.schema_arrow

@@ -49,15 +49,15 @@ def read_document(path: Path) -> dict[str, Any]:
         raw = read_yaml_file(path)
     except DocumentError as error:
         what, remedy = f"{path}: {error.what}", error.remedy
-        if path.is_dir():
+        if os.path.isdir(path):
             what = f"{path} is a directory, not a spec file"
         elif error.what.startswith("line "):
             what = f"{path}, {error.what}"
-        if not path.is_dir() and os.path.isfile(f"{path}.yaml"):  # noqa: PTH113  (never raises)
+        if not os.path.isdir(path) and os.path.isfile(f"{path}.yaml"):
             remedy = f"did you mean {path}.yaml?"
-        elif path.is_dir() or not (path.suffix or path.exists()):
+        elif os.path.isdir(path) or not (path.suffix or os.path.exists(path)):
             remedy = f"`autoloader init {path} -o mix.yaml` writes a spec of the datasets there"
-        elif not path.exists():
+        elif not os.path.exists(path):
             remedy = "check the path; `autoloader init DATA -o mix.yaml` writes a spec"
         raise SpecError(what, remedy=remedy, path="") from None
     if not isinstance(raw, dict):

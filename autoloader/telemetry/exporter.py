@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -145,6 +146,9 @@ class Exporter:
     def __init__(self, run: str, pipeline: int, *, port: int = 0, file: str = "") -> None:
         self._key = (run, pipeline)
         self._file = file
+        if os.path.exists(file) and not os.path.isfile(file):  # it would be replaced, and removed
+            logger.warning("no metrics in %s: it is no regular file", file)
+            self._file = ""
         self._port = port
         self._last_error = ""
         if port:

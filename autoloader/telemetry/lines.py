@@ -50,7 +50,7 @@ def log_path(wanted: str, name: str) -> str:
         wanted: path of the file; or of a directory, which is there or ends in "/".
         name: name of the file in such a directory.
     """
-    if wanted.endswith("/") or (wanted and Path(wanted).is_dir()):
+    if wanted.endswith("/") or os.path.isdir(wanted):
         wanted = f"{wanted}/{name}"
     return str(Path(wanted).absolute()) if wanted else ""
 

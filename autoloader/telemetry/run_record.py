@@ -94,7 +94,7 @@ class RunLog:
 
     def __post_init__(self) -> None:
         # A child that was started again goes on with what the one before has begun.
-        if self.in_ring and not self.path.exists():
+        if self.in_ring and not os.path.exists(self.path):
             self._after_s = RING_AFTER_S
 
     def write(self, moment: Statistics) -> None:
@@ -304,12 +304,12 @@ def files_of(run: Path) -> list[Path]:
     Raises:
         UsageError: there is no record.
     """
-    if run.is_file():
+    if os.path.isfile(run):
         return [run]
     every = (Path(top, name) for top, _, names in os.walk(run) for name in names)
     found = by_age(one for one in every if one.suffix == ".jsonl" and one.name != "decisions.jsonl")
     if not found:
-        what = "holds no record of a run" if run.is_dir() else "is not there"
+        what = "holds no record of a run" if os.path.isdir(run) else "is not there"
         raise UsageError(f"{run} {what}", remedy=_REMEDY)
     return found
 

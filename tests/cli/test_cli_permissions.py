@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from permissions import permissions_hold
 from rlds_files import Written, episode, write_dataset
 from streams import spec_of
 
+from autoloader import AutoLoader
 from autoloader.cli.app import main
 
 
@@ -105,3 +107,66 @@ def test_an_index_that_cannot_be_kept_is_an_error_of_the_command_that_keeps_it(
     assert "cannot be written" in said.err
     assert "Permission denied" in said.err
     assert "AUTOLOADER_CACHE_DIR" in said.err
+
+
+LOCKED = pytest.mark.parametrize("way", ["a folder that may not be entered", "a name too long"])
+
+
+def place_of(way: str, folder: Path) -> Path:
+    """A file that cannot be asked about."""
+    if way == "a name too long":
+        return Path("/" + "x" * 300, "file.yaml")
+    (folder / "locked").mkdir(mode=0)
+    return folder / "locked/in/file.yaml"
+
+
+@LOCKED
+@pytest.mark.parametrize(
+    "variable",
+    ["AUTOLOADER_CACHE_DIR", "AUTOLOADER_CONFIG_DIR", "AUTOLOADER_RUN_DIR", "AUTOLOADER_DECISIONS"],
+)
+def test_a_run_goes_without_files_beside_it_whose_place_cannot_be_asked_about(
+    way: str, variable: str, spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, str(place_of(way, tmp_path)))
+    with (
+        permissions_hold(),
+        AutoLoader(spec, isolation="thread", output="numpy", ram_floor=0) as loader,
+    ):
+        next(iter(loader))
+
+
+@LOCKED
+@pytest.mark.parametrize("command", [["plan"], ["report"], ["replay"], ["init"], ["inspect"]])
+def test_a_file_that_cannot_be_asked_about_is_named(
+    way: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with permissions_hold():
+        assert main([*command, str(place_of(way, tmp_path))]) in (2, 4)
+    assert "file.yaml" in capsys.readouterr().err
+
+
+def test_saved_profiles_that_may_be_listed_and_not_read_are_passed_over(
+    spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles/mine.yaml").touch()
+    (tmp_path / "profiles").chmod(0o444)
+    with permissions_hold():
+        assert main(["plan", spec, "--ram-floor=64MiB"]) == 0
+
+
+def test_a_spec_and_metrics_leave_a_pipe_what_it_is(
+    spec: str, written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert main(["init", str(written.path), "-o", str(pipe)]) == 0
+    assert b"name: robot" in os.read(reader, 2**16)
+    monkeypatch.setenv("AUTOLOADER_METRICS_FILE", str(pipe))
+    with AutoLoader(spec, isolation="thread", output="numpy", ram_floor=0) as loader:
+        next(iter(loader))
+    assert pipe.is_fifo()
+    os.close(reader)

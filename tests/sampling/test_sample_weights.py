@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -264,7 +265,11 @@ def test_files_that_cannot_serve_are_refused(folder: Path, tmp_path: Path) -> No
         with pytest.raises(error, match=said):
             AutoLoader(spec_of(folder, {"file": str(file), "key": "w", **how}), **HOW)
 
+    os.mkfifo(tmp_path / "pipe.npz")
+    os.mkfifo(tmp_path / "pipe.parquet")
     refused(tmp_path / "none.npz", SpecError, "No such file")
+    refused(tmp_path / "pipe.npz", SpecError, "named pipe")
+    refused(tmp_path / "pipe.parquet", SpecError, "named pipe")
     refused(tmp_path / "text.parquet", SpecError, "cannot be read")
     refused(tmp_path / "odd.npz", SpecError, "one length")
     refused(tmp_path / "bare.npz", SpecError, "does not say which steps")

@@ -401,7 +401,7 @@ def _packed_places(
 
 def record_files(root: str) -> list[str]:
     """The files of records at a path, in the order of their numbers."""
-    if os.path.isfile(root):  # noqa: PTH113
+    if os.path.isfile(root):
         return [root] if root.endswith(RECORDS) else []
     found = [str(one) for end in RECORDS for one in Path(root).glob(f"*{end}")]
     found = found or [str(one) for one in Path(root).rglob("*.parquet")]

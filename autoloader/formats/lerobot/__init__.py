@@ -245,7 +245,7 @@ class LeRobotDirectory(StoredFormat):
             if cameras is None or key in cameras:
                 taken = np.unique(of.number[rows])
                 paths = {of.paths[one] for one in taken.tolist() if one >= 0}
-                gone = [path in paths and not Path(path).exists() for path in of.paths]
+                gone = [path in paths and not os.path.exists(path) for path in of.paths]
                 lost |= np.asarray([*gone, False])[of.number[rows]]  # the last: no video is told
                 named |= paths
                 missing |= {path for path, away in zip(of.paths, gone, strict=True) if away}

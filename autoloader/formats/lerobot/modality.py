@@ -124,7 +124,7 @@ class Modality:
             SourceError: the file is missing, or is none.
         """
         path = f"{files.normal(root)}/{MODALITY_FILE}"
-        if not os.path.exists(path):  # noqa: PTH110  (a path is text here)
+        if not os.path.exists(path):
             raise SourceError(
                 f"dataset {dataset}: {files.normal(root)} has no {MODALITY_FILE}, in which GR00T "
                 "names columns and cameras",
