@@ -348,7 +348,7 @@ def _frame_windows(work: _SortedSamples) -> windows.WindowRows:
 
 def _evaluated(field: NumericField, episodes: GatheredEpisodes, raw: Ints) -> NDArray[np.float32]:
     """[n, R, width] a field at raw steps [n, R]."""
-    columns = {path: episodes.column(path, raw) for path in field.reads}
+    columns = {path: episodes.column(path, raw) for path in field.paths()}
     flat = {path: column.reshape(raw.size, -1) for path, column in columns.items()}
     return field.evaluate(flat, raw.size).reshape(*raw.shape, field.width)
 

@@ -434,7 +434,9 @@ def _field_rows(
             found = values[mask[..., 0]]
             times = np.ones(len(found), np.int64)
         else:
-            columns = {path: index.column(number, path)[:: dataset.stride] for path in bound.reads}
+            columns = {
+                path: index.column(number, path)[:: dataset.stride] for path in bound.paths()
+            }
             found, times = bound.evaluate(columns, steps), np.ones(steps, np.int64)
         if not by_t and not by_step:
             _, window = field_windows(dataset.sample, name, t, steps)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -40,27 +41,20 @@ PACKED = ("zlib", "bytes")
 """How TFDS may store a tensor as one byte string a step."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NumericField(FieldExpression):
     """``action`` or ``state`` of one dataset.
 
     Attributes:
         widths: number of columns of each term.
-        width: number of columns in all.
-        reads: paths of the features that it reads.
     """
 
     widths: tuple[int, ...]
-    width: int = field(init=False, repr=False)
-    reads: tuple[str, ...] = field(init=False, repr=False)
-    _slices: tuple[slice, ...] = field(init=False, repr=False, compare=False)
-    _whole: bool = field(init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "width", sum(self.widths))
-        object.__setattr__(self, "reads", self.paths())
-        object.__setattr__(self, "_slices", tuple(term.slice() for term in self.terms))
-        object.__setattr__(self, "_whole", any(term.whole for term in self.terms))
+    @cached_property
+    def width(self) -> int:
+        """Number of columns in all."""
+        return sum(self.widths)
 
     def evaluate(self, columns: Mapping[str, Floats], steps: int) -> Floats:
         """The field's values [steps, width] float32.
@@ -69,14 +63,14 @@ class NumericField(FieldExpression):
             columns: feature path → [steps, feature width] float32.
             steps: frames of the (strided) episode.
         """
-        assert not self._whole, "worked out by transforms.transform"
         values = np.empty((steps, self.width), dtype=np.float32)
         at = 0
-        for term, taken, width in zip(self.terms, self._slices, self.widths, strict=True):
+        for term, width in zip(self.terms, self.widths, strict=True):
+            assert not term.whole, "worked out by transforms.transform"
             if term.path is None:
                 values[:, at : at + width] = term.value
             else:
-                part = columns[term.path][:, taken]
+                part = columns[term.path][:, term.slice()]
                 for op in term.ops:
                     part = apply_op(op, part)
                 values[:, at : at + width] = part
