@@ -21,11 +21,10 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cv2
-import h5py
 import numpy as np
 
 from bench.child import answer
@@ -44,6 +43,9 @@ SETS: dict[str, dict[str, Any]] = {
 
 def write(folder: Path, name: str) -> Path:
     """A set, all its episodes in one file as robomimic has them."""
+    import cv2
+    import h5py
+
     made, path = np.random.default_rng(1), folder / name / "demos.hdf5"
     path.parent.mkdir()
     (height, width), how = SETS[name]["size"], SETS[name]["how"]
@@ -69,9 +71,13 @@ class Usual:
     """The usual map dataset; a handle for each worker."""
 
     def __init__(self, path: Path) -> None:
+        import cv2
+        import h5py
+
+        self.open, self.decode = h5py.File, partial(cv2.imdecode, flags=cv2.IMREAD_COLOR)
         self.path = path
         self.file: Any = None
-        with h5py.File(path) as file:
+        with self.open(path) as file:
             counts = {name: int(demo.attrs["num_samples"]) for name, demo in file["data"].items()}
         self.places = [(name, t, steps) for name, steps in counts.items() for t in range(steps)]
 
@@ -80,13 +86,13 @@ class Usual:
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         if self.file is None:
-            self.file = h5py.File(self.path, "r")
+            self.file = self.open(self.path, "r")
         name, t, steps = self.places[number]
         demo: Any = self.file[f"data/{name}"]
         first, stop = max(0, t - WINDOW + 1), min(steps, t + HORIZON)
         frames: Any = demo["obs/agentview_image"][first : t + 1]
         if frames.ndim == 2:
-            shown: list[Any] = [cv2.imdecode(row, cv2.IMREAD_COLOR) for row in frames]
+            shown: list[Any] = [self.decode(row) for row in frames]
             frames = np.stack(shown)
         frames = np.concatenate([frames[:1]] * (WINDOW - len(frames)) + [frames])
         actions = demo["actions"][t:stop].astype(np.float32)

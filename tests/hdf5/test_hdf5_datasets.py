@@ -318,10 +318,25 @@ def test_hdf5_of_other_programs_is_left_out_and_costs_no_dataset(tmp_path: Path)
         draft(tmp_path / "model", said.append)
 
 
-def test_a_second_start_asks_for_nothing_but_the_files_times(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_start_opens_no_hdf5_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_robomimic(tmp_path / "d.hdf5", DEMOS)
-    first = open_source(tmp_path, dataset="d")
-    monkeypatch.setattr(h5py, "File", None)
-    assert open_source(tmp_path, dataset="d").steps == first.steps
+    data = {
+        "name": "d",
+        "path": str(tmp_path),
+        "action": "actions",
+        "images": {"top": "obs/agentview_image"},
+    }
+    spec = PipelineSpec.from_mapping(
+        {
+            "datasets": [data],
+            "cameras": {"top": {"size": [HEIGHT, WIDTH]}},
+            "batch": {"size": 4},
+            "mixing": {"epoch": "forever"},
+        }
+    )
+    shown = []
+    for _ in range(2):
+        with AutoLoader(spec, isolation="thread", output="numpy", ram_floor="64MiB") as loader:
+            shown.append(next(iter(loader))["images"]["top"].copy())
+        monkeypatch.setattr(h5py, "File", None)
+    np.testing.assert_array_equal(*shown)

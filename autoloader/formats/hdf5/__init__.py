@@ -67,6 +67,8 @@ MOST_NUMBER_BYTES = 256 * MIB
 _ENCODINGS = {"image": ARRAY, "slab": SLAB, "depth": "bytes"}
 """Kind of a feature as ``scan`` tells it → its encoding; depth has that of a depth camera."""
 _scans = JsonCache("hdf5", version=4)
+_read = JsonCache("hdf5-layouts", version=1)
+"""Layouts that are read: a later start does without h5py, and so without its 9 MB."""
 
 
 @dataclass(frozen=True)
@@ -198,18 +200,25 @@ class Hdf5Directory(StoredFormat):
         """See ``DatasetFormat``: the layout of the first episode's pictures."""
         del texts
         path, record = slices[0].path, slices[0].start
-        group, _, fault = self.episodes_of(path)[record]
-        for camera in () if fault else cameras:
-            try:
-                with opened(path) as file:
-                    self._frames(file, path, record, camera)
-            except UnreadableError as error:
-                raise SourceError(
-                    f"dataset {self.dataset}: {path}: {group}{': ' if group else ''}{error.what}",
-                    remedy=error.remedy
-                    or "write the file again, move it away, or name another feature in images",
-                    dataset=self.dataset,
-                ) from error
+        for camera in () if self.episodes_of(path)[record][2] else cameras:
+            about = (path, record, camera, self.features[camera], self.schema.model_dump_json())
+            check = partial(self._check_layout, path, record, camera)
+            _read.of_file(path, about, check, dataset=self.dataset)
+
+    def _check_layout(self, path: str, record: int, camera: str) -> bool:
+        """Refuse pictures whose layout is not read. Raises SourceError."""
+        try:
+            with opened(path) as file:
+                self._frames(file, path, record, camera)
+        except UnreadableError as error:
+            group = self.episodes_of(path)[record][0]
+            raise SourceError(
+                f"dataset {self.dataset}: {path}: {group}{': ' if group else ''}{error.what}",
+                remedy=error.remedy
+                or "write the file again, move it away, or name another feature in images",
+                dataset=self.dataset,
+            ) from error
+        return True
 
     def plain_reader(self, timestamps: Timestamps = "check") -> Hdf5Reader:
         """See ``DatasetFormat``."""
