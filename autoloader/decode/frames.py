@@ -158,24 +158,18 @@ class FrameDecoder:
                 came.add(k)
         return came
 
-    def _jpeg_into(
-        self, encoded: bytes | memoryview, out: Pixels, *, admitted: bool = False
-    ) -> None:
+    def _jpeg_into(self, encoded: bytes | memoryview, out: Pixels) -> None:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
         pixels, scans = height * width, len(encoded) // SHORTEST_SCAN + 1  # at most
-        if not admitted and (pixels > SMALL_PIXELS or pixels * scans > most):
-            size = jpeg_bytes(encoded, height, width)
-            if size > SMALL_BYTES:
-                with room.taken(size):
-                    self._jpeg_into(encoded, out, admitted=True)
+        costly = pixels > SMALL_PIXELS or pixels * scans > most
+        with room.taken(jpeg_bytes(encoded, height, width) if costly else 0):
+            if (height, width) == (self._height, self._width):
+                simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
                 return
-        if (height, width) == (self._height, self._width):
-            simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
-            return
-        _check_pixels(height, width)
-        buffer = self._buffer(height * width * 3)
-        picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=buffer)
-        resize_into(picture, out, self._camera)
+            _check_pixels(height, width)
+            buffer = self._buffer(height * width * 3)
+            picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=buffer)
+            resize_into(picture, out, self._camera)
 
     def _array_into(self, picture: ArrayPicture, out: Pixels) -> None:
         """Unpack or decode a picture of an array, its channels and its top put right."""
@@ -232,10 +226,8 @@ def decoded(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
         jpeg_bytes(encoded, height, width)
         pixels = height * width
-    if pixels * _DECODED_BYTES > SMALL_BYTES:
-        with room.taken(pixels * _DECODED_BYTES):
-            return _read(encoded, how)
-    return _read(encoded, how)
+    with room.taken(pixels * _DECODED_BYTES):
+        return _read(encoded, how)
 
 
 def on_white(picture: NDArray[Any]) -> Pixels:
@@ -488,11 +480,14 @@ class DecodeRoom:
 
     @contextlib.contextmanager
     def taken(self, size: int) -> Iterator[None]:
-        """Room for a picture while it is decoded.
+        """Room for a picture while it is decoded; a small one needs to ask for none.
 
         Raises:
             CostlyPictureError: the memory cannot be had.
         """
+        if size <= SMALL_BYTES:
+            yield
+            return
         with self._changed:
             self._changed.wait_for(
                 lambda: not self._taken or self._taken + size <= DECODED_TOGETHER_BYTES

@@ -112,11 +112,7 @@ class FieldStatistics(_Plain):
         return self.model_copy(update={own: column[:width] for own, column in self if column})
 
 
-def _or_nothing(raw: Any) -> Any:
-    return raw or None
-
-
-_Field = Annotated[FieldStatistics | None, BeforeValidator(_or_nothing)]
+_Field = Annotated[FieldStatistics | None, BeforeValidator(lambda raw: raw or None)]
 _Count = Annotated[int, BeforeValidator(lambda raw: raw or 0)]
 
 

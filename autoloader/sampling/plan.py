@@ -90,7 +90,6 @@ from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.episodes import DatasetTable, DrawnByWeight, DrawnT, EpisodeCounts, KeptT
 from autoloader.sampling.mixture import Locality, MixtureOrder, PositionSequence
 from autoloader.sampling.schedule import NEVER
-from autoloader.spec import SampleSpec
 
 
 class LanePart(NamedTuple):
@@ -562,13 +561,10 @@ def foretell_reuse(order: MixtureOrder, tables: Sequence[DatasetTable]) -> Reuse
         tables: tables of the datasets, each with a sample at least.
     """
     plan = SamplePlan(order, tables, chain=order.chain)
-    alone = [_frames(table.sample) for table in tables]
+    samples = (table.sample for table in tables)
+    alone = [len(set(one.frame_offsets)) + (one.goal != "none") for one in samples]
     decodes = []
     for table, frames, runs in zip(tables, alone, plan.runs, strict=True):
         saved = (len(set(table.sample.frame_offsets)) - 1) * (order.block_length - 1)
         decodes.append((table.samples * frames - runs * saved) / table.samples)
     return Reuse(plan.chained, tuple(decodes), tuple(map(float, alone)))
-
-
-def _frames(sample: SampleSpec) -> int:
-    return len(set(sample.frame_offsets)) + (sample.goal != "none")

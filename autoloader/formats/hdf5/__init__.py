@@ -114,7 +114,8 @@ class Hdf5Directory(StoredFormat):
         likely = schemas().values() if declared is None else [declared]
         scans = {}
         for one in paths:
-            more = [_state(place) for schema in likely for place in schema.files_beside(one)]
+            beside = (str(place) for schema in likely for place in schema.files_beside(one))
+            more = [files.version_of(place) if os.path.exists(place) else None for place in beside]
             find = partial(scan, one, declared)
             scans[one] = _scans.of_file(one, (one, about, *more), find, dataset=dataset)
         first = next((one for one in scans.values() if one["schema"]), None)
@@ -266,15 +267,6 @@ class Hdf5Directory(StoredFormat):
 
 def _refuse(error: UnreadableError) -> StoredEpisode:
     raise error
-
-
-def _state(place: Path) -> tuple[int, int] | None:
-    """Size and time of a file; ``None``: it is not there."""
-    try:
-        found = place.stat()
-    except OSError:
-        return None
-    return found.st_size, found.st_mtime_ns
 
 
 def _episodes(told: Mapping[str, Any]) -> Sequence[tuple[str, int, str]]:

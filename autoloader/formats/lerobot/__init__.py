@@ -422,8 +422,9 @@ class EpisodesOfFile:
 
     def episodes(self, only: slice) -> Iterator[GiveEpisode]:
         """See ``StoredFormat.stored``; an episode that does not fit the metadata is damaged."""
-        for one in self.known.episodes.in_file(self.path, only):
-            yield partial(self._episode, one)
+        episodes = self.known.episodes
+        for row in episodes.data.rows_in(self.path)[only].tolist():
+            yield partial(self._episode, episodes[row])
         self.notes.update(self._moved)
 
     def _read(self, path: str) -> EpisodeRows:

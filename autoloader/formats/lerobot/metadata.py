@@ -174,10 +174,6 @@ class EpisodeList:
         """An episode of a Parquet file."""
         return self[int(self.data.rows_in(path)[record])]
 
-    def in_file(self, path: str, only: slice) -> Iterator[Episode]:
-        """Some of the episodes of a Parquet file, in their order."""
-        return map(self.__getitem__, self.data.rows_in(path)[only].tolist())
-
     def videos_of(self, path: str, cameras: Iterable[str]) -> set[str]:
         """The videos of a Parquet file's episodes; a camera that has none is passed over."""
         rows = self.data.rows_in(path)
