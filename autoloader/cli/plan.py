@@ -54,7 +54,7 @@ from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import mixture_order
 from autoloader.sampling.plan import Reuse, SamplePlan, foretell_reuse
 from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import KNOBS, Knobs, used_knobs
+from autoloader.spec.knobs import KNOBS, STAGES, Knobs, used_knobs
 from autoloader.spec.reading import read_yaml_file
 
 DECODE_PROBE_S = 1.0
@@ -361,21 +361,20 @@ class _Report:
         }
 
     def _bound(self, call: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The rate that decoding allows, or that of the function over a batch if it is lower."""
-        plan, reuse = self._plan, self._reuse
-        seconds = {}
+        """The rate that making pixels allows, or that of the function over a batch if lower."""
+        plan, reuse, widths = self._plan, self._reuse, self._plan.knobs.pixel_threads
+        mean_s, covered = dict.fromkeys(widths, 0.0), 0.0
         for one in self._mixture.datasets:
-            if one.name in self._costs:
+            cost, share = self._costs.get(one.name), self._shares[one.index]
+            covered += share if cost or not one.cameras else 0.0
+            for stage, seconds in cost.work.items() if cost else ():
                 # A sample was probed alone; a chained one decodes fewer frames.
                 saved = reuse.decodes[one.index] / reuse.alone[one.index] if reuse else 1.0
-                seconds[one.index] = self._costs[one.name].decode_s * saved
-            elif not one.cameras:
-                seconds[one.index] = 0.0
-        covered = sum(self._shares[index] for index in seconds)
-        mean_s = sum(self._shares[index] * cost for index, cost in seconds.items())
-        mean_s /= covered or 1.0
-        threads = min(sum(plan.knobs.pixel_threads.values()), plan.limits.cpus)
-        stage, rate = "decode", threads / mean_s if mean_s > 0 else None
+                mean_s[stage] += share * saved * seconds
+        mean_s = {stage: seconds / (covered or 1.0) for stage, seconds in mean_s.items()}
+        stage = making = max(widths, key=lambda one: mean_s[one] / widths[one])
+        least_s = max(mean_s[stage] / widths[stage], sum(mean_s.values()) / plan.limits.cpus)
+        rate = 1 / least_s if least_s else None
         if call is not None and call["seconds"]:
             most = self._mixture.spec.batch.size / call["seconds"]
             if rate is None or most < rate:
@@ -383,8 +382,8 @@ class _Report:
         return {
             "stage": stage,
             "samples_per_s": rate,
-            "mean_decode_s": mean_s if mean_s > 0 else None,
-            "threads": threads,
+            "mean_decode_s": mean_s[making] or None,
+            "threads": min(widths[making], plan.limits.cpus),
             "datasets_probed": len(self._costs),
             "share_probed": covered,
         }
@@ -410,7 +409,7 @@ class _Report:
         plan = self._plan
         if self._reuse is None:
             return None
-        frame_s = {name: one.frame_s for name, one in self._costs.items() if one.frame_s > 0}
+        frame_s = {n: one.decode_s / one.frames for n, one in self._costs.items() if one.decode_s}
         sets = frame_sets(
             self._mixture, plan.order, self._tables, self._reuse, frame_s, nodes=self._nodes
         )
@@ -691,8 +690,8 @@ def _limit(document: Mapping[str, Any]) -> str:
         return "no frame is decoded"
     every = len(document["datasets"])
     told = (
-        f"decoding: {_many(bound['threads'], 'thread')}, {bound['mean_decode_s'] * 1e3:.2f} ms of "
-        "a processor for a sample"
+        f"{STAGES[bound['stage']].work}: {_many(bound['threads'], 'thread')}, "
+        f"{bound['mean_decode_s'] * 1e3:.2f} ms of a processor for a sample"
     )
     if bound["datasets_probed"] < every:
         told += f" ({bound['datasets_probed']} of {every} datasets probed)"

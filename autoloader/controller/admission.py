@@ -153,17 +153,17 @@ def price_start(
         cache_bytes=0 if with_tensorflow else ranks * knobs.cache_bytes,
         block_bytes=0 if with_tensorflow else sizes.block_bytes * knobs.decode_processes,
         request_bytes=sizes.request_bytes * (1 if with_tensorflow else knobs.decode_processes),
-        decode_bytes=price_decoding(knobs.decode_threads, sizes.picture_bytes),
+        decode_bytes=price_decoding(knobs, sizes.picture_bytes),
     )
 
 
-def price_decoding(threads: int, picture_bytes: int) -> int:
-    """Bytes of pictures while they are decoded, beyond ``THREAD_BYTES`` of each thread.
+def price_decoding(knobs: Knobs, picture_bytes: int) -> int:
+    """Bytes of pictures while they are made, beyond ``THREAD_BYTES`` of each thread.
 
     Large pictures are decoded as far as ``DECODED_TOGETHER_BYTES`` reach, or one at a time.
     """
     together = max(picture_bytes, DECODED_TOGETHER_BYTES)
-    return min(threads * max(0, picture_bytes - THREAD_BYTES), together)
+    return min(sum(knobs.pixel_threads.values()) * max(0, picture_bytes - THREAD_BYTES), together)
 
 
 def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int) -> int:
@@ -237,7 +237,7 @@ def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> in
     unused = UNUSED_KNOBS["indexed" if indexed else "stream"]
     threads: int = sum(getattr(knobs, one) for one in THREADS_OF.values() if one not in unused)
     private, shared = threads * THREAD_BYTES, knobs.ring_slots * prices.slot_bytes
-    private += price_decoding(knobs.decode_threads, prices.picture_bytes)
+    private += price_decoding(knobs, prices.picture_bytes)
     if indexed:
         private += _price_runs(knobs, prices.run_bytes)
         private += (knobs.decode_processes - 1) * prices.process_bytes

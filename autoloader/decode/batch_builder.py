@@ -55,7 +55,7 @@ from autoloader.decode.message import BatchMessage, TellBad, languages
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, SourceError, as_fault
 from autoloader.host.clock import Clock, SystemClock
-from autoloader.host.threads import LoaderThread, all_ended
+from autoloader.host.threads import LoaderThread
 from autoloader.samples.block import MOST_UNFINISHED, RUN_BYTES, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import Knobs
@@ -309,9 +309,8 @@ class BatchBuilder:
         counted = zip(worked, self._decoded, self._copied.tolist(), self._stalls, strict=True)
         own = [{**one, "samples": made + copied, "stalls": s} for one, made, copied, s in counted]
         loaded = 0 if self._disk is None else self._disk.loaded - self._loaded_before
-        return replace(
-            self._source.activity(own), work=work, cache=CacheStatistics(from_disk=loaded)
-        )
+        found = self._source.activity(own)
+        return replace(found, work=work, cache=CacheStatistics(from_disk=loaded))
 
     def close(self, within_s: float) -> bool:
         """End all threads; drops what is under way.
@@ -328,7 +327,7 @@ class BatchBuilder:
             self._end()
             self._pool.close()
         deadline = time.monotonic() + within_s
-        written = self._writers_ended(within_s)
+        written = self._pool.join(within_s, self._thread)
         read = written and self._source.join(max(0.0, min(READ_S, deadline - time.monotonic())))
         if not read and not self._ends_late:
             self._ends_late = True
@@ -352,15 +351,9 @@ class BatchBuilder:
     def _is_ended(self) -> bool:
         return self._closed or self._failure is not None
 
-    def _writers_ended(self, within_s: float | None) -> bool:
-        deadline = None if within_s is None else time.monotonic() + within_s
-        mixed = all_ended([self._thread], within_s)
-        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-        return self._pool.join(left_s) and mixed
-
     def _end_late(self) -> None:
         """Wait for threads that did not end in time: what they use is given up behind them."""
-        self._writers_ended(None)
+        self._pool.join(None, self._thread)
         self._source.join(None)
 
     @property

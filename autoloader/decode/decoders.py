@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
@@ -31,7 +31,7 @@ from autoloader.decode.frames import FrameDecoder
 from autoloader.decode.jobs import Decoder
 from autoloader.decode.resize import Pixels
 from autoloader.formats import Feature
-from autoloader.formats.frames import Encoded, VideoFrame
+from autoloader.formats.frames import Encoded
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec import CameraSpec
 
@@ -97,6 +97,7 @@ class StoredDecoder:
 
     def __init__(self, decoder: Decoder, digest: bytes, disk: FramesOnDisk) -> None:
         self._decoder, self._disk = decoder, disk
+        self.decode_together = decoder.decode_together
         self._hash = hashlib.sha256(digest)
         self._seconds: dict[bytes, float] = {}
 
@@ -118,10 +119,6 @@ class StoredDecoder:
         self._seconds[kind] = known + (seconds - known) * _LATELY
         if key is not None:
             self._disk.store(key, out)
-
-    def decode_together(self, frames: Sequence[VideoFrame], out: Sequence[Pixels]) -> Set[int]:
-        """See ``FrameDecoder.decode_together``."""
-        return self._decoder.decode_together(frames, out)
 
     def _key(self, encoded: bytes | memoryview) -> bytes:
         found = self._hash.copy()
@@ -147,23 +144,16 @@ def decoders_of(
         mixture: mixture with the datasets and cameras.
         disk: files of decoded frames; ``None``: there are none.
     """
-    made: dict[tuple[str, DecodeRequest], Decoder] = {}  # a camera's videos have their own
-    found = []
-    for requests in requests_of(mixture):
-        for one in requests.items():
-            if one not in made:
-                made[one] = _decoder_of(one[1], disk)
-        found.append({camera: made[camera, request] for camera, request in requests.items()})
-    return found
 
+    @cache
+    def made(camera: str, request: DecodeRequest) -> Decoder:
+        del camera  # its videos have decoders of their own
+        if request.stored is not None:
+            from autoloader.decode.depth import DepthDecoder  # few datasets have depth
 
-def _decoder_of(request: DecodeRequest, disk: FramesOnDisk | None) -> Decoder:
-    """A decoder that knows its request, and nothing else."""
-    decoder: Decoder
-    if request.stored is None:
+            return DepthDecoder(request.camera, request.stored)
         decoder = FrameDecoder(request.camera, white=request.white, turned=request.reversed)
-    else:
-        from autoloader.decode.depth import DepthDecoder  # few datasets have depth
+        return decoder if disk is None else StoredDecoder(decoder, request.digest, disk)
 
-        decoder, disk = DepthDecoder(request.camera, request.stored), None
-    return decoder if disk is None else StoredDecoder(decoder, request.digest, disk)
+    every = requests_of(mixture)
+    return [{camera: made(camera, one) for camera, one in requests.items()} for requests in every]

@@ -10,7 +10,6 @@ Not here: which features are depth frames (``samples.transforms.binding``), pict
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence, Set
 from typing import Any
 
 import cv2
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.decode.frames import UndecodableFrameError, decoded
+from autoloader.decode.jobs import Decoder
 from autoloader.decode.resize import fitted, nearest_into
 from autoloader.formats import Feature
 from autoloader.formats.frames import ArrayPicture, Encoded, PackedPicture, VideoFrame
@@ -30,7 +30,7 @@ _LARGEST_FLOAT_WHOLE = 2**24
 """Above it float32 has no every whole number."""
 
 
-class DepthDecoder:
+class DepthDecoder(Decoder):
     """Decodes depth frames of one feature; may be used by many threads at a time.
 
     Args:
@@ -65,13 +65,6 @@ class DepthDecoder:
             values = values[::-1, ::-1]
         part, place = fitted(values, out[..., 0], self._camera)
         nearest_into(part, place)
-
-    def decode_together(
-        self, frames: Sequence[VideoFrame], out: Sequence[NDArray[Any]]
-    ) -> Set[int]:
-        """None of these frames: ``decode_into`` says why."""
-        del frames, out
-        return frozenset()
 
 
 def depth_values(encoded: bytes | memoryview, feature: Feature) -> NDArray[Any]:

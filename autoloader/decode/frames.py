@@ -51,6 +51,7 @@ from autoloader.formats.pictures import check_picture
 from autoloader.host.allocator import reuse_freed
 from autoloader.host.extras import needs
 from autoloader.host.headroom import HeadroomProbe, headroom_or_none
+from autoloader.host.threads import APART, work_of
 from autoloader.host.units import MIB, format_bytes
 from autoloader.samples.block import DECODED_TOGETHER_BYTES
 from autoloader.spec import CameraSpec
@@ -94,9 +95,7 @@ class FrameDecoder:
     def __init__(self, camera: CameraSpec, *, white: bool = False, turned: bool = False) -> None:
         self._camera = camera
         self._white, self._turned = white, turned
-        self._height, self._width = camera.size
         self._scratch = threading.local()
-        self._videos = VideoDecoder()
 
     def decode_into(self, encoded: Encoded, out: Pixels) -> None:
         """Decode and resize ``encoded`` into ``out`` [H, W, 3] uint8, contiguous.
@@ -151,19 +150,30 @@ class FrameDecoder:
         """
         came = set()
         with contextlib.suppress(*() if alone else (UndecodableFrameError,)):
-            for k, picture in self._videos.pictures(frames):
+            for k, picture in self._stream(frames[0].codec).pictures(frames):
                 resize_into(picture, out[k], self._camera)
                 if self._turned:
                     _turn(out[k])
                 came.add(k)
         return came
 
+    def _stream(self, codec: VideoCodec) -> _Stream:
+        """The calling thread's decoder of such videos."""
+        known: OrderedDict[VideoCodec, _Stream] | None = getattr(self._scratch, "streams", None)
+        if known is None:
+            known = self._scratch.streams = OrderedDict()
+        stream = known.pop(codec, None) or _Stream(codec)
+        known[codec] = stream
+        if len(known) > MOST_DECODERS:
+            known.popitem(last=False)
+        return stream
+
     def _jpeg_into(self, encoded: bytes | memoryview, out: Pixels) -> None:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
         pixels, scans = height * width, len(encoded) // SHORTEST_SCAN + 1  # at most
         costly = pixels > SMALL_PIXELS or pixels * scans > most
         with room.taken(jpeg_bytes(encoded, height, width) if costly else 0):
-            if (height, width) == (self._height, self._width):
+            if (height, width) == self._camera.size:
                 simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
                 return
             _check_pixels(height, width)
@@ -271,33 +281,6 @@ def _why(error: Exception, encoded: bytes | memoryview, *, is_jpeg: bool) -> str
     return f"the JPEG of {len(encoded)} bytes is damaged" + (f": {said}" if words else "")
 
 
-class VideoDecoder:
-    """Decodes frames of any video; may be used by many threads at a time."""
-
-    def __init__(self) -> None:
-        self._threads = threading.local()
-
-    def pictures(self, frames: Sequence[VideoFrame]) -> Iterator[tuple[int, Pixels]]:
-        """Numbers of ``frames``, all of one keyframe, and their pictures, as they come.
-
-        A picture [H, W, 3] uint8 RGB is not to be written to. Frames are left out which the packets
-        do not give.
-
-        Raises:
-            UndecodableFrameError: the packets are damaged.
-            MissingExtraError: PyAV is not installed.
-        """
-        codec = frames[0].codec
-        known: OrderedDict[VideoCodec, _Stream] | None = getattr(self._threads, "known", None)
-        if known is None:
-            known = self._threads.known = OrderedDict()
-        stream = known.pop(codec, None) or _Stream(codec)
-        known[codec] = stream
-        if len(known) > MOST_DECODERS:
-            known.popitem(last=False)
-        return stream.pictures(frames)
-
-
 def _may_skip(codec: VideoCodec) -> bool:
     """Tell whether the decoder leaves out only frames that no other frame refers to."""
     if codec.name != "hevc":
@@ -325,7 +308,14 @@ class _Stream:
         self._last: tuple[int, Pixels] | None = None
 
     def pictures(self, frames: Sequence[VideoFrame]) -> Iterator[tuple[int, Pixels]]:
-        """See ``VideoDecoder.pictures``."""
+        """Numbers of ``frames``, all of one keyframe, and their pictures, as they come.
+
+        A picture [H, W, 3] uint8 RGB is not to be written to. Frames are left out which the packets
+        do not give.
+
+        Raises:
+            UndecodableFrameError: the packets are damaged.
+        """
         first = frames[0]
         if self._origin == first.origin and self._last and len(frames) == 1:
             number, picture = self._last
@@ -488,7 +478,7 @@ class DecodeRoom:
         if size <= SMALL_BYTES:
             yield
             return
-        with self._changed:
+        with work_of(APART), self._changed:
             self._changed.wait_for(
                 lambda: not self._taken or self._taken + size <= DECODED_TOGETHER_BYTES
             )
@@ -517,18 +507,15 @@ class DecodeRoom:
             time.sleep(_LOOK_S)
 
 
-def _room() -> DecodeRoom:
-    return DecodeRoom(functools.partial(headroom_or_none, HeadroomProbe()))
-
-
-room = _room()
+room: DecodeRoom
 """Of this process."""
 
 
-def _forget() -> None:
-    """In a fork: the threads that decoded are not here."""
+def _begin() -> None:
+    """In a fork too: the threads that decoded are not here."""
     global room
-    room = _room()
+    room = DecodeRoom(functools.partial(headroom_or_none, HeadroomProbe()))
 
 
-os.register_at_fork(after_in_child=_forget)
+_begin()
+os.register_at_fork(after_in_child=_begin)

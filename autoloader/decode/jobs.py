@@ -1,4 +1,4 @@
-"""Work on the rows of a batch, and the pool of threads that does it, stage by stage.
+"""Work on the rows of a batch, and the pool of threads that does it, in stages (``host.threads``).
 
 A job decodes one row, or a chain of rows that share frames, or copies rows whose frames are all
 cached. The number of threads may change at any time: growing is at once, shrinking after the job in
@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol
 
 import cv2
@@ -38,13 +38,19 @@ from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.message import BatchMessage
 from autoloader.errors import as_fault
 from autoloader.formats.frames import Encoded, SharedFrames, VideoFrame
-from autoloader.host.threads import LoaderThread, all_ended
+from autoloader.host.threads import APART, LoaderThread, all_ended, here, work_of
 from autoloader.samples.block import FrameLease, Place, SampleBlock
 
 _BLACK = 0
+_FIRST = "decode"
+"""Stage in which all jobs begin."""
 _COPIED_TOGETHER = 64
 """Most rows that are copied in one job. Copying a row takes microseconds, about as long as a thread
 takes to fetch a job; several threads fill several batches, and share a large one."""
+
+
+Seats = Mapping[str, queue.SimpleQueue[None]]
+"""Stage → its free seats; a thread takes one while it is in the stage."""
 
 
 class Decoder(Protocol):
@@ -55,6 +61,8 @@ class Decoder(Protocol):
 
     def decode_together(self, frames: Sequence[VideoFrame], out: Sequence[np.ndarray]) -> Set[int]:
         """Decode frames of one keyframe; the numbers of those that came."""
+        del frames, out
+        return frozenset()
 
 
 class PendingBatch:
@@ -115,24 +123,22 @@ class RowDecoding:
         """Decode these rows of the batch; the number of frames decoded."""
         try:
             decoded = sum(self._videos(one, rows) for one in self.decoders if one in self.videos)
-        except Exception as error:  # as below
+            for row in rows:
+                number = row + self.shift
+                try:
+                    for camera, decoder in self.decoders.items():
+                        out = self.pending.views[f"images/{camera}"][row]
+                        frames = self.block.frames.get(camera)
+                        if frames is None:
+                            out[:] = 0
+                        else:
+                            decoded += self._camera(camera, decoder, number, frames, out)
+                except UndecodableFrameError as error:
+                    place = self.block.place_at(number)
+                    self.pending.bad.append((row, place, f"a frame cannot be decoded: {error}"))
+                self.pending.rows_done(1)
+        except Exception as error:  # decoders raise whatever the bytes provoke
             raise as_fault(error, "decode", self.name) from error
-        for row in rows:
-            number = row + self.shift
-            try:
-                for camera, decoder in self.decoders.items():
-                    out = self.pending.views[f"images/{camera}"][row]
-                    frames = self.block.frames.get(camera)
-                    if frames is None:
-                        out[:] = 0
-                    else:
-                        decoded += self._camera(camera, decoder, number, frames, out)
-            except UndecodableFrameError as error:
-                place = self.block.place_at(number)
-                self.pending.bad.append((row, place, f"a frame cannot be decoded: {error}"))
-            except Exception as error:  # decoders raise whatever the bytes provoke
-                raise as_fault(error, "decode", self.name) from error
-            self.pending.rows_done(1)
         return decoded
 
     def _videos(self, camera: str, rows: Sequence[int]) -> int:
@@ -157,7 +163,10 @@ class RowDecoding:
     def _shared(self, camera: str, shared: SharedFrames, outs: dict[int, np.ndarray]) -> int:
         """Decode or take frames of one keyframe; the number of those decoded for this batch."""
         left = {}
-        with shared.lock:
+        if not shared.lock.acquire(blocking=False):
+            with work_of(APART):
+                shared.lock.acquire()
+        try:
             for at, out in outs.items():
                 waiting = shared.take(at, self.shift)
                 if waiting is None:
@@ -165,6 +174,8 @@ class RowDecoding:
                 else:
                     out[...] = waiting
             came = self._together(camera, shared, left) if left else set()
+        finally:
+            shared.lock.release()
         for at, out in outs.items():
             if at not in left or at in came:
                 self._has(camera, at, out)
@@ -210,8 +221,7 @@ class RowDecoding:
         """Note a decoded frame, for other rows and for the frame cache."""
         self.seen[camera][at] = picture
         lease = self.block.lease
-        slot = -1 if lease is None else int(lease.slots[camera][at])
-        if lease is not None and slot >= 0:
+        if lease is not None and (slot := int(lease.slots[camera][at])) >= 0:
             lease.put(camera, slot, picture)
 
     def _camera(
@@ -345,130 +355,157 @@ class Job:
     slot: int
 
 
-class _Counts:
-    """Work of one thread of a stage by dataset, and the job in hand.
+class Worker:
+    """A thread of the pool on its way through the stages, the job in hand, and its work by dataset.
 
     Plain lists: adding to an item of an array costs several times as much.
+
+    Args:
+        seats: stage → its free seats.
+        datasets: number of datasets.
+        clock: gives the seconds so far.
+
+    Attributes:
+        stage: stage that it is in.
+        since_s: time at which it came there.
+        dataset: index of the dataset that it works for.
+        seconds: stage → seconds in it, by dataset.
     """
 
-    def __init__(self, stage: str, datasets: int) -> None:
-        self.stage = stage
-        self.busy_s, self.rows, self.frames = [0.0] * datasets, [0] * datasets, [0] * datasets
+    thread: LoaderThread
+
+    def __init__(self, seats: Seats, datasets: int, clock: Callable[[], float]) -> None:
+        self._seats, self._clock = seats, clock
+        self.stage, self.since_s, self.dataset = APART, 0.0, 0
+        self.seconds = {stage: [0.0] * datasets for stage in seats}
+        self.rows, self.frames = [0] * datasets, [0] * datasets
         self.job: Job | None = None
+
+    def move(self, stage: str) -> str:
+        """Leave the stage for another, and wait for a seat there; the stage that was left."""
+        left = self.stage
+        if stage != left:
+            if left:
+                self.seconds[left][self.dataset] += self._clock() - self.since_s
+                self._seats[left].put(None)
+            if stage:
+                self._seats[stage].get()
+            self.stage, self.since_s = stage, self._clock()
+        return left
 
 
 class DecodePool:
-    """Threads that make pixels: those of a stage run its jobs in the order submitted.
+    """Threads that make pixels: they run jobs in the order submitted, each from end to end.
+
+    A stage has a number of seats, and a thread takes one while it is in the stage. A job begins in
+    "decode". There are as many threads as seats in all.
 
     Args:
-        threads: stage → number of its threads at first (``Knobs.pixel_threads``).
+        threads: stage → number of its seats at first (``Knobs.pixel_threads``).
         datasets: number of datasets, for the service times.
         failed: called with an exception that a job let out.
+
+    Attributes:
+        submit: queues a job.
+        threads: stage → number of its seats, as soon as threads that are too many have ended.
     """
 
     def __init__(
         self, threads: Mapping[str, int], *, datasets: int, failed: Callable[[BaseException], None]
     ) -> None:
-        self._jobs: dict[str, queue.SimpleQueue[Job | None]]
-        self._jobs = {stage: queue.SimpleQueue() for stage in threads}
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.submit: Callable[[Job], object] = self._jobs.put
+        self._free: Seats = {stage: queue.SimpleQueue() for stage in threads}
         self._failed = failed
         self._datasets = datasets
-        self._threads: list[threading.Thread] = []
-        self._counts: list[_Counts] = []
+        self._workers: list[Worker] = []
         self._closed = False
-        self._running = dict.fromkeys(threads, 0)
-        self._lock = threading.RLock()
+        self._seats = dict.fromkeys(threads, 0)
+        self._lock = threading.Lock()
         # OpenCV would otherwise start threads of its own below each of ours.
         cv2.setNumThreads(1)
         self.resize(threads)
 
-    def submit(self, job: Job, stage: str = "decode") -> None:
-        """Queue a job of a stage."""
-        self._jobs[stage].put(job)
-
     def resize(self, threads: Mapping[str, int]) -> None:
-        """Have so many threads of each stage from now on."""
+        """Have so many seats in each stage from now on, and as many threads."""
         with self._lock:
             if self._closed:
                 return
             self.threads = threads  # before anybody is woken to look at it
             for stage, wanted in threads.items():
-                for _ in range(self._running[stage] - wanted):
-                    self._jobs[stage].put(None)  # wakes one; who is at work looks when it is done
-                for _ in range(wanted - self._running[stage]):
-                    counts = _Counts(stage, self._datasets)
-                    name = f"autoloader-{stage}-{len(self._counts)}"
-                    thread = LoaderThread(target=self._work, args=(counts,), name=name)
-                    self._counts.append(counts)
-                    self._running[stage] += 1
-                    self._threads.append(thread)
-                    thread.start()
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
+                for _ in range(self._seats[stage] - wanted):
+                    self._jobs.put(None)  # wakes one; who is at work looks when it is done
+                for _ in range(wanted - self._seats[stage]):
+                    own, name = Worker(self._free, self._datasets, perf_counter), len(self._workers)
+                    own.thread = LoaderThread(self._work, f"autoloader-decode-{name}", (own,))
+                    self._workers.append(own)
+                    self._seats[stage] += 1
+                    self._free[stage].put(None)
+                    own.thread.start()
 
     def service(self) -> tuple[list[dict[str, Any]], dict[str, tuple[float, int]]]:
         """[D] counts of all work so far, as statistics name them; stage → (seconds, samples)."""
-        own = [dict[str, Any](decode_s=0.0, decoded=0, frames=0) for _ in range(self._datasets)]
-        work = dict.fromkeys(self._jobs, (0.0, 0))
-        for one in list(self._counts):
-            busy_s, rows = work[one.stage]
-            work[one.stage] = busy_s + sum(one.busy_s), rows + sum(one.rows)
-            for told, *counts in zip(own, one.busy_s, one.rows, one.frames, strict=True):
-                told["decode_s"] += counts[0]
-                told["decoded"] += counts[1] if one.stage == "decode" else 0
-                told["frames"] += counts[2]
-        return own, work
+        workers = list(self._workers)
+        seconds = np.sum([list(one.seconds.values()) for one in workers], axis=0)
+        rows, frames = np.sum([(one.rows, one.frames) for one in workers], axis=0)
+        counts = zip(seconds.sum(axis=0).tolist(), rows.tolist(), frames.tolist(), strict=True)
+        own = [{"decode_s": busy_s, "decoded": made, "frames": f} for busy_s, made, f in counts]
+        totals = zip(self._free, seconds.sum(axis=1).tolist(), strict=True)
+        return own, {stage: (busy_s, int(rows.sum())) for stage, busy_s in totals}
 
     def close(self) -> None:
         """Begin no further job; each thread ends with the job that it has in hand."""
-        for jobs in self._jobs.values():
-            with suppress(queue.Empty):
-                while True:
-                    jobs.get_nowait()
+        with suppress(queue.Empty):
+            while True:
+                self._jobs.get_nowait()
         with self._lock:
-            self.resize(dict.fromkeys(self._jobs, 0))
             self._closed = True
+            for _ in self._workers:
+                self._jobs.put(None)
 
-    def join(self, within_s: float | None) -> bool:
-        """Wait for the threads, for so long in all; true if all have ended."""
-        return all_ended(self._threads, within_s)
+    def join(self, within_s: float | None, *others: threading.Thread) -> bool:
+        """Wait for the threads, and others, for so long in all; true if all have ended."""
+        return all_ended([*others, *(own.thread for own in self._workers)], within_s)
 
     @property
     def slots(self) -> frozenset[int]:
         """Slots that the threads write to; a closed pool adds none."""
-        jobs = [counts.job for counts in list(self._counts)]
-        return frozenset(job.slot for job in jobs if job is not None)
+        return frozenset(job.slot for own in list(self._workers) if (job := own.job) is not None)
 
-    def _work(self, counts: _Counts) -> None:
-        while not self._is_surplus(counts.stage):
-            job = self._jobs[counts.stage].get()
+    def _work(self, own: Worker) -> None:
+        here.move, free = own.move, self._free[_FIRST]
+        while not self._is_surplus():
+            job = self._jobs.get()
             if job is None:
                 continue
-            counts.job = job
+            own.job = job
             if self._closed:  # asked behind it: who closes looks at the job in hand
-                counts.job = None
+                own.job = None
                 return
-            started = time.perf_counter()
+            free.get()
+            own.dataset, own.stage, own.since_s = job.dataset, _FIRST, perf_counter()
             try:
                 frames = job.run()
             except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
-                with self._lock:
-                    self._running[counts.stage] -= 1
-                counts.job = None
+                own.job = None
                 self._failed(error)
                 return
-            dataset = job.dataset
-            counts.busy_s[dataset] += time.perf_counter() - started
-            counts.rows[dataset] += job.rows
-            counts.frames[dataset] += frames
-            counts.job = None
+            finally:
+                free.put(None)
+            own.seconds[_FIRST][own.dataset] += perf_counter() - own.since_s
+            own.rows[own.dataset] += job.rows
+            own.frames[own.dataset] += frames
+            own.job = None
             del job  # what it refers to must not wait with this thread for the next one
 
-    def _is_surplus(self, stage: str) -> bool:
-        """True if the calling thread is one too many of its stage; it then ends."""
-        if self._running[stage] <= self.threads[stage]:
-            return False
+    def _is_surplus(self) -> bool:
+        """True if the calling thread ends: with the pool, or with a seat that is one too many."""
+        if self._closed or self._seats == self.threads:
+            return self._closed
         with self._lock:
-            if self._running[stage] <= self.threads[stage]:
+            many = (stage for stage, most in self.threads.items() if self._seats[stage] > most)
+            if (stage := next(many, None)) is None:
                 return False
-            self._running[stage] -= 1
-            return True
+            self._seats[stage] -= 1
+        self._free[stage].get()
+        return True

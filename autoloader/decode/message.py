@@ -179,16 +179,10 @@ class Quarantine:
             self._bad[key] = bad
             self._counts[place.dataset] += 1
             count = self._counts[place.dataset]
-        logger.warning(
-            "dataset %s: record %d of %s is quarantined: %s",
-            bad.dataset,
-            bad.record,
-            bad.path,
-            bad.reason,
-        )
+        where = f"record {place.record} of {piece.path}"
         ratio = self._mixture.spec.errors.max_corrupt_ratio
-        last = f"record {bad.record} of {bad.path}: {reason}"
-        if error := too_many_bad(dataset.name, count, dataset.records, ratio, last):
+        logger.warning("dataset %s: %s is quarantined: %s", dataset.name, where, reason)
+        if error := too_many_bad(dataset.name, count, dataset.records, ratio, f"{where}: {reason}"):
             raise error
 
     def count(self, dataset: int) -> int:

@@ -15,12 +15,12 @@ Not here: the pool that decodes in a run (``decode.jobs``), the plan that shows 
 from __future__ import annotations
 
 import contextlib
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from queue import SimpleQueue
 from typing import TypeGuard
 
 import cv2
@@ -28,10 +28,11 @@ import numpy as np
 
 from autoloader.decode.decoders import decoders_of
 from autoloader.decode.frames import UndecodableFrameError
-from autoloader.decode.jobs import Decoder
+from autoloader.decode.jobs import Decoder, Worker
 from autoloader.formats.frames import Encoded, VideoFrame
 from autoloader.formats.records import MalformedRecordError
 from autoloader.host.clock import Clock
+from autoloader.host.threads import here, work_of
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place, SampleBlock
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
@@ -39,6 +40,7 @@ from autoloader.samples.transforms import transform
 from autoloader.samples.transforms.rlds import FunctionFailedError
 from autoloader.samples.windows import frame_rows
 from autoloader.sampling.chains import CHAIN_BLOCK, chain_difference
+from autoloader.spec.knobs import PIXEL_THREADS
 
 _TRIES = 4
 _ROUNDS, _SAMPLES = 8, 128
@@ -53,6 +55,8 @@ _SAMPLE_STEP = -37
 """Distance of probed samples: back, as a decoder could go on from a sample before."""
 
 
+_Seen = Mapping[str, list[tuple[list[list[float]], int, int]]]
+"""Of each dataset's samples: processor seconds of each stage, number of frames, encoded bytes."""
 MANY_DECODES = 3
 """Decodes for a frame above which keyframes lie too far apart."""
 _ENCODE = (
@@ -100,23 +104,23 @@ class DecodeCost:
     """Cost of decoding a sample of one dataset.
 
     Attributes:
-        decode_s: processor seconds for a sample's frames, resized.
+        work: stage → processor seconds for a sample's frames.
         frames: frames decoded for a sample (a frame used twice counts once).
         encoded_bytes: mean bytes of an encoded frame.
         samples: samples this was measured on.
         video: decodes of its videos; ``None`` where it has none.
     """
 
-    decode_s: float
+    work: Mapping[str, float]
     frames: float
     encoded_bytes: int
     samples: int
     video: VideoCost | None = None
 
     @property
-    def frame_s(self) -> float:
-        """Processor seconds for a frame; 0 where none was decoded."""
-        return self.decode_s / self.frames if self.frames else 0.0
+    def decode_s(self) -> float:
+        """Processor seconds of all stages for a sample's frames."""
+        return sum(self.work.values())
 
 
 def probe_decode(
@@ -151,17 +155,19 @@ def probe_decode(
     scratch = {
         name: np.empty(camera.shape, camera.dtype) for name, camera in mixture.spec.cameras.items()
     }
-    seen: dict[str, list[tuple[float, int, int]]] = {name: [] for name in episodes}
+    seat: SimpleQueue[None] = SimpleQueue()
+    seat.put(None)
+    seen: _Seen = {name: [] for name in episodes}
     for round_ in range(max(_ROUNDS, _SAMPLES // max(1, len(episodes)))):
         for name, episode in episodes.items():
             if clock.now_s() >= deadline:
                 return _summary(seen, videos)
-            began_s = time.thread_time()
-            try:
+            meter = Worker(dict.fromkeys(PIXEL_THREADS, seat), 1, time.thread_time)
+            here.move = meter.move
+            with contextlib.suppress(UndecodableFrameError):
                 count, size = _decode(episode, round_ % len(episode), decoders[name], scratch)
-            except UndecodableFrameError:
-                continue
-            seen[name].append((time.thread_time() - began_s, count, size))
+                seen[name].append((list(meter.seconds.values()), count, size))
+            del here.move
     return _summary(seen, videos)
 
 
@@ -181,6 +187,7 @@ def _first_episode(dataset: ResolvedDataset, mixture: ResolvedMixture) -> Sample
     return None
 
 
+@work_of("decode")
 def _decode(
     episode: SampleBlock,
     number: int,
@@ -257,9 +264,7 @@ def _is_video(frame: Encoded | None) -> TypeGuard[VideoFrame]:
     return isinstance(frame, VideoFrame)
 
 
-def _summary(
-    seen: Mapping[str, list[tuple[float, int, int]]], videos: Mapping[str, VideoCost | None]
-) -> dict[str, DecodeCost]:
+def _summary(seen: _Seen, videos: Mapping[str, VideoCost | None]) -> dict[str, DecodeCost]:
     """Costs of decoding, by dataset, without each one's first measurement."""
     costs = {}
     for name, measured in seen.items():
@@ -267,8 +272,9 @@ def _summary(
         frames = sum(count for _, count, _ in counted)
         if not frames:
             continue
+        median_s = np.median([seconds for seconds, _, _ in counted], axis=0)
         costs[name] = DecodeCost(
-            decode_s=statistics.median(seconds for seconds, _, _ in counted),
+            work=dict(zip(PIXEL_THREADS, median_s.ravel().tolist(), strict=True)),
             frames=frames / len(counted),
             encoded_bytes=sum(size for _, _, size in counted) // frames,
             samples=len(counted),

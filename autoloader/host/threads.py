@@ -1,4 +1,4 @@
-"""Threads and processes of the loader: their names, their tasks, and the process that owns them.
+"""Threads and processes of the loader: names, stages, tasks, and the process that owns them.
 
 To the kernel a new thread has the name of the thread that starts it, so a loader's thread takes its
 own: ``top -H`` shows what it does.
@@ -11,7 +11,14 @@ A fork has a copy of everything that its parent had, and shares the parent's soc
 and children. A fork that used its copy would take messages that the parent waits for. So an object
 with such parts has an ``Owner``, and checks first that the process that made it uses it.
 
-Not here: what any thread does, starting processes (``host.supervision``).
+A thread of the decode pool does a job from end to end. Where the job comes to the work of another
+stage (``work_of``), the thread gives back its seat in the one stage, takes a seat in the other, and
+comes back behind it. So a stage has at most as many threads as seats, stages overlap, and nothing
+waits in a queue between them: results, exceptions and scratch memory are those of a plain call. A
+thread that waits for a seat may hold a lock. So no thread waits for that lock in a seat: it is
+``APART`` meanwhile.
+
+Not here: what any thread does, seats (``decode.jobs``), starting processes (``host.supervision``).
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ import sys
 import threading
 import time
 from _thread import allocate_lock
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
@@ -88,6 +95,25 @@ class LoaderThread(threading.Thread):
             task = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
             task.write_bytes(name.encode()[:_LONGEST_NAME])
         super().run()
+
+
+APART = ""
+"""Stage of a thread that waits for another one: it needs no seat."""
+
+
+here = threading.local()
+"""``move``: takes the calling thread to a stage, and gives the stage that it leaves."""
+
+
+@contextlib.contextmanager
+def work_of(stage: str) -> Iterator[None]:
+    """Mark a function, or a block, as the work of a stage; no generator, which goes on later."""
+    move = getattr(here, "move", str)
+    left = move(stage)
+    try:
+        yield
+    finally:
+        move(left)
 
 
 def all_ended(threads: Iterable[threading.Thread], within_s: float | None) -> bool:

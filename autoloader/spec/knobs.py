@@ -45,7 +45,7 @@ class Stage:
     """One stage of the loader's threads, declared with the knob that counts them.
 
     Attributes:
-        name: name of the stage; its threads are called ``autoloader-NAME-0`` and so on.
+        name: name of the stage, as functions name it that are its work (``threads.work_of``).
         work: its work in two words, for people.
         remedy: what to do where the stage limits a run.
         waits: whether its threads mostly wait for storage; else they make pixels. Then more of them

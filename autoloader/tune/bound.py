@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from autoloader.host.units import format_bytes
-from autoloader.spec.knobs import PIXEL_THREADS
 from autoloader.tune.measurement import Trace
 
 NOISE_RATIO = 0.05
@@ -217,7 +216,7 @@ class Analyst:
         )
         rate, limit = solve(costs, supplies)
         rate = max(rate, self._fastest_per_s)
-        pixels_s = sum(one.cpu_s for name, one in cheapest.stages.items() if name in PIXEL_THREADS)
+        pixels_s = sum(one.cpu_s for name, one in cheapest.stages.items() if name == "decode")
         lifts = self._lifts(costs, supplies, rate, pixels_s)
         return Bound(rate, limit, lifts, cheapest)
 

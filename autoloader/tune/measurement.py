@@ -329,7 +329,8 @@ class Trace:
     Attributes:
         samples: number of samples that were delivered meanwhile.
         duration_s: seconds of wall time.
-        stages: name of a stage → its seconds: read, decode, mix, consumer, other.
+        stages: name of a stage → its seconds: read, decode (with all other stages that make
+            pixels), mix, consumer, other.
         one_thread_s: processor seconds of the busiest of the threads of which there is always one.
         read_bytes: bytes asked of files; ``None`` where the kernel does not say.
         disk_bytes: part of ``read_bytes`` that came from a block device; a network's file system

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 
 import pytest
+from streams import until
 
 from autoloader.decode.jobs import DecodePool, Job
+from autoloader.host.threads import APART, work_of
 
 LONG_S = 30.0
 
@@ -75,25 +76,92 @@ def test_a_shrunk_pool_lets_the_item_in_hand_finish_and_takes_no_other(
     assert len(set(who)) == 1
 
 
-def test_work_counts_for_its_own_stage_and_for_the_price_of_a_frame() -> None:
+class Crowd:
+    """Jobs in a stage: how many are there at a time, at most."""
+
+    def __init__(self, pool: DecodePool) -> None:
+        self.pool = pool
+        self.over: list[int] = []
+        self.most = 0
+        self._inside: set[int] = set()
+
+    def come(self) -> None:
+        """Stay until every thread has a job in hand, or has had one: then others would be here."""
+        self._inside.add(threading.get_ident())
+        until(lambda: len(self.over) + len(self.in_hand()) >= sum(self.pool.threads.values()))
+        self.most = max(self.most, len(self._inside))
+        self._inside.remove(threading.get_ident())
+
+    def in_hand(self) -> list[Job]:
+        return [own.job for own in self.pool._workers if own.job is not None]
+
+    def run(self, do: Callable[[], object], count: int) -> int:
+        """Have so many jobs done; most that were there at a time."""
+        self.over, self.most = [], 0
+
+        def run() -> int:
+            do()
+            self.over.append(1)
+            return 4
+
+        for _ in range(count):
+            self.pool.submit(Job(run, dataset=1, rows=3, slot=0))
+        until(lambda: len(self.over) == count and not self.in_hand())
+        return self.most
+
+
+def test_a_stage_has_seats_and_seconds_of_its_own_and_a_part_of_the_price_of_a_frame() -> None:
     pool = DecodePool({"decode": 1, "turn": 2}, datasets=2, failed=lambda _: None)
-    names: SimpleQueue[str] = SimpleQueue()
+    crowd, both = Crowd(pool), threading.Barrier(2)
 
-    def decode() -> int:
-        names.put(threading.current_thread().name)
-        pool.submit(Job(turn, dataset=1, rows=3, slot=0), "turn")
-        return 4
+    @work_of("turn")
+    def turn() -> None:
+        both.wait(LONG_S)  # two are here at a time
 
-    def turn() -> int:
-        names.put(threading.current_thread().name)
-        return 0
+    def decode() -> None:
+        crowd.come()
+        turn()
 
-    pool.submit(Job(decode, dataset=1, rows=3, slot=0))
-    seen = [names.get(timeout=LONG_S) for _ in range(2)]
+    assert crowd.run(decode, 8) == 1
     pool.close()
     assert pool.join(LONG_S)
-    assert [name.split("-")[1] for name in seen] == ["decode", "turn"]
     own, work = pool.service()
-    assert {stage: rows for stage, (_, rows) in work.items()} == {"decode": 3, "turn": 3}
-    assert (own[1]["decoded"], own[1]["frames"]) == (3, 4)
+    assert {stage: rows for stage, (_, rows) in work.items()} == {"decode": 24, "turn": 24}
+    assert (own[1]["decoded"], own[1]["frames"]) == (24, 32)
     assert own[1]["decode_s"] == pytest.approx(sum(seconds for seconds, _ in work.values()))
+    assert all(seconds > 0 for seconds, _ in work.values())
+
+
+def test_a_thread_waits_for_a_lock_in_no_stage_as_who_has_it_may_wait_for_a_seat() -> None:
+    pool = DecodePool({"decode": 1, "turn": 1}, datasets=2, failed=lambda _: None)
+    lock, asked, had = threading.Lock(), list[int](), list[int]()
+
+    def locked() -> None:
+        asked.append(1)
+        with work_of(APART):
+            lock.acquire()
+        with work_of("turn"):
+            until(lambda: len(asked) > len(had) + 1 or len(had) == 3)
+        had.append(1)
+        lock.release()
+
+    Crowd(pool).run(locked, 4)
+    pool.close()
+    assert pool.join(LONG_S)
+
+
+def test_seats_follow_the_knobs_while_jobs_are_in_other_stages() -> None:
+    pool = DecodePool({"decode": 2, "turn": 3}, datasets=2, failed=lambda _: None)
+    crowd = Crowd(pool)
+
+    def settled() -> bool:
+        names = [one.name.rpartition("-")[0] for one in threading.enumerate()]
+        return names.count("autoloader-decode") == sum(pool.threads.values())
+
+    for widths in ({"decode": 1, "turn": 1}, {"decode": 3, "turn": 2}, {"decode": 2, "turn": 1}):
+        pool.resize(widths)
+        until(settled)
+        assert crowd.run(work_of("turn")(crowd.come), 10) <= widths["turn"]
+        assert crowd.run(crowd.come, 10) <= widths["decode"]
+    pool.close()
+    assert pool.join(LONG_S)
