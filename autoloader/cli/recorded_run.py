@@ -20,15 +20,7 @@ from autoloader.errors import UsageError
 from autoloader.process.observer import identity_of
 from autoloader.spec import PipelineSpec
 from autoloader.storage.places import cache_root
-from autoloader.telemetry.run_record import (
-    RING_AFTER_S,
-    VARIABLE,
-    PipelineRecord,
-    by_age,
-    files_of,
-    living_runs,
-    read_pipeline,
-)
+from autoloader.telemetry import run_record
 from autoloader.telemetry.statistics import Move, Statistics
 
 _GAP_RATIO = 1 / 50
@@ -68,8 +60,8 @@ class Run:
     """
 
     name: str
-    own: PipelineRecord
-    ranks: tuple[PipelineRecord, ...] = field(default=())
+    own: run_record.PipelineRecord
+    ranks: tuple[run_record.PipelineRecord, ...] = field(default=())
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -86,7 +78,11 @@ class Run:
         """Word for it: "ended", "runs" (on this machine), or "killed": its record has no end."""
         if self.own.ended:
             return "ended"
-        return "runs" if self.own.last.run in {one.run for one in living_runs()} else "killed"
+        return (
+            "runs"
+            if self.own.last.run in {one.run for one in run_record.living_runs()}
+            else "killed"
+        )
 
     @cached_property
     def begin_s(self) -> float:
@@ -248,7 +244,7 @@ def runs_folder() -> Path:
 def kept_runs() -> list[Run]:
     """Runs that the cache directory keeps, the latest first; those that cannot be read are told."""
     found = []
-    for folder in reversed(by_age(runs_folder().glob("*/"))):
+    for folder in reversed(run_record.by_age(runs_folder().glob("*/"))):
         try:
             found.append(read_run(folder))
         except UsageError as error:
@@ -287,16 +283,16 @@ def find_run(run: str) -> Path:
         f"{runs_folder()} keeps no run {run!r}{begin}" + ("" if kept else f": {why_no_run()}"),
         remedy="`autoloader report` lists the runs that are kept"
         if kept
-        else f"check the name; if the environment variable {VARIABLE} was set when the run began, "
-        "give the folder that it named",
+        else f"check the name; if the environment variable {run_record.VARIABLE} was set when the "
+        "run began, give the folder that it named",
     )
 
 
 def why_no_run() -> str:
     """Say why the cache directory keeps no run."""
-    if elsewhere := os.environ.get(VARIABLE):
-        return f"{VARIABLE}={elsewhere} sends records elsewhere"
-    return f"a run of less than {RING_AFTER_S:.0f} s is not kept"
+    if elsewhere := os.environ.get(run_record.VARIABLE):
+        return f"{run_record.VARIABLE}={elsewhere} sends records elsewhere"
+    return f"a run of less than {run_record.RING_AFTER_S:.0f} s is not kept"
 
 
 def read_run(path: Path) -> Run:
@@ -305,7 +301,7 @@ def read_run(path: Path) -> Run:
     Raises:
         UsageError: there is none, or it cannot be read.
     """
-    every = [read_pipeline(file) for file in files_of(path)]
+    every = [run_record.read_pipeline(file) for file in run_record.files_of(path)]
     training = [one for one in every if one.last.split == "train"] or every
     latest = max(training, key=lambda one: one.moments[0].at_s)
     node, begin_s = latest.last.node, latest.moments[0].at_s
@@ -329,7 +325,7 @@ def last_run(spec: PipelineSpec) -> Run | None:
     """Find the latest run of a spec on this host that is kept and has a rate; ``None``: none is."""
     wanted, files = identity_of(spec), list[Path]()
     with contextlib.suppress(UsageError):  # there is none
-        files = files_of(runs_folder())
+        files = run_record.files_of(runs_folder())
     for file in reversed(files):
         with contextlib.suppress(OSError, UsageError), file.open(errors="replace") as lines:
             if not file.name.startswith("train-") or wanted["spec_digest"] not in next(lines, ""):

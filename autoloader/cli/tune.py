@@ -17,14 +17,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from autoloader.cli.output import answered, emit, emit_document, emit_table, note, progress_bar
+from autoloader.controller import profiles
 from autoloader.controller.profile import HostFacts, diff, host_facts
-from autoloader.controller.profiles import (
-    ResolvedProfile,
-    find_profile,
-    load_profile,
-    profile_paths,
-    shipped_profiles_dir,
-)
 from autoloader.errors import ProfileError
 from autoloader.host.machine import usable_processors
 from autoloader.host.units import format_bytes
@@ -177,8 +171,8 @@ def typed_command() -> str:
 def show_list() -> None:
     """Show every profile that has a name here, and tell the default."""
     host = host_facts()
-    default = load_profile(host=host)
-    rows = [_row(name, path, default) for name, path in profile_paths().items()]
+    default = profiles.load_profile(host=host)
+    rows = [_row(name, path, default) for name, path in profiles.profile_paths().items()]
     if not answered({"host": host.model_dump(mode="json"), "profiles": rows}):
         emit_document({"profiles": rows}, {"profiles": _LISTED})
         note(f"this host: {host.describe()}")
@@ -190,7 +184,7 @@ def show_profile(which: str) -> None:
     Args:
         which: name of a profile, or path of its file.
     """
-    found = find_profile(which)
+    found = profiles.find_profile(which)
     _, clamps = found.profile.fit(host_facts())
     document = {"origin": found.origin, "profile": found.profile.as_dict(), "clamped_here": clamps}
     if answered(document):
@@ -208,7 +202,7 @@ def show_checks(which: list[str] | None, *, strict: bool) -> None:
         strict: whether a profile that must be clamped is broken.
     """
     host = host_facts()
-    reports = [_report(name, host, strict=strict) for name in which or profile_paths()]
+    reports = [_report(name, host, strict=strict) for name in which or profiles.profile_paths()]
     if not answered({"host": host.model_dump(mode="json"), "profiles": reports}):
         for report in reports:
             emit(f"{'ok   ' if report['ok'] else 'BAD  '}{report['profile']}")
@@ -225,8 +219,8 @@ def show_diff(first: str, second: str | None) -> None:
         first: profile that the other is held against; without a second, the one to look at.
         second: the other; ``None``: ``first``, held against the profile that is taken here.
     """
-    base = load_profile() if second is None else find_profile(first)
-    found = find_profile(first if second is None else second).profile
+    base = profiles.load_profile() if second is None else profiles.find_profile(first)
+    found = profiles.find_profile(first if second is None else second).profile
     changes = diff(base.profile, found)
     _, clamps = found.fit(host_facts())
     differences = [{"field": field, "a": a, "b": b} for field, a, b in changes]
@@ -252,12 +246,12 @@ def _show_changes(titles: tuple[str, str], changes: list[tuple[str, Any, Any]]) 
     emit_table(("field", *titles), rows)
 
 
-def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
+def _row(name: str, path: Path, default: profiles.ResolvedProfile) -> dict[str, Any]:
     """One row of ``profile list``; a broken profile's says so."""
-    origin = "shipped" if path.parent == shipped_profiles_dir() else str(path)
+    origin = "shipped" if path.parent == profiles.shipped_profiles_dir() else str(path)
     row: dict[str, Any] = {"name": name, "origin": origin, "default": False}
     try:
-        profile = find_profile(path).profile
+        profile = profiles.find_profile(path).profile
     except ProfileError as error:
         return row | {"source": "broken", "for": error.what, "mixture": "", "description": ""}
     return row | {
@@ -272,7 +266,7 @@ def _row(name: str, path: Path, default: ResolvedProfile) -> dict[str, Any]:
 def _report(name: str, host: HostFacts, *, strict: bool) -> dict[str, Any]:
     """One result of ``profile check``."""
     try:
-        found = find_profile(name)
+        found = profiles.find_profile(name)
         _, clamps = found.profile.fit(host, strict=strict)
     except ProfileError as error:
         problem = f"{error.what} ({error.remedy})"

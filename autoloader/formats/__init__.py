@@ -22,10 +22,4 @@ from autoloader.formats.features import Feature
 from autoloader.formats.sources import open_source
 from autoloader.formats.tfds import locate_version
 
-__all__ = [
-    "DatasetFormat",
-    "Feature",
-    "ShardSlice",
-    "locate_version",
-    "open_source",
-]
+__all__ = ["DatasetFormat", "Feature", "ShardSlice", "locate_version", "open_source"]

@@ -37,10 +37,7 @@ FILE_OF: Mapping[str, str] = {"openpi": "norm_stats.json", "lerobot": "meta/stat
 """Formats of one dataset: the file's place in the dataset's (or robot's) own folder."""
 
 _MOMENTS = ("mean", "std")
-_QUANTILES = {
-    "octo": {"p99": "q99", "p01": "q01"},
-    "openvla": {"q01": "q01", "q99": "q99"},
-}
+_QUANTILES = {"octo": {"p99": "q99", "p01": "q01"}, "openvla": {"q01": "q01", "q99": "q99"}}
 """Format → its name of a quantile → ours."""
 _OPENPI = ("mean", "std", "q01", "q99")
 _LEROBOT = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")

@@ -58,14 +58,7 @@ from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Rounds
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import (
-    CacheStatistics,
-    DatasetStatistics,
-    HelperStatistics,
-    RingStatistics,
-    Statistics,
-    merged,
-)
+from autoloader.telemetry import statistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.batch_call import BatchCall
@@ -190,9 +183,9 @@ class MixtureReader(ABC):
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:  # noqa: B027 streams hold nothing
         """Keep so many bytes of decoded frames from now on, by the costs of decoding them."""
 
-    def held(self) -> CacheStatistics:
+    def held(self) -> statistics.CacheStatistics:
         """Counts of decoded frames that are kept."""
-        return CacheStatistics()
+        return statistics.CacheStatistics()
 
     def close(self) -> None:  # noqa: B027 most readers have nothing to close
         """Close the reader: all builders have ended, or were given up."""
@@ -267,7 +260,7 @@ class Pipeline:
             from autoloader.pipeline.batch_call import BatchCall  # most mixtures have none
 
             self._call = BatchCall(mixture)
-        self._ended = Statistics()
+        self._ended = statistics.Statistics()
         self.at_close: Callable[[], object] = lambda: None
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
@@ -320,7 +313,7 @@ class Pipeline:
     def _frame_costs(self) -> NDArray[np.float64]:
         """[D] seconds of a decode, so far; NaN where there was none."""
         known = self._builder_activity().datasets
-        done = [known.get(name, DatasetStatistics()) for name in self._mixture.names]
+        done = [known.get(name, statistics.DatasetStatistics()) for name in self._mixture.names]
         decode_s = np.asarray([one.decode_s for one in done])
         frames = np.asarray([one.frames or np.nan for one in done])
         return np.asarray(decode_s / frames)
@@ -529,7 +522,7 @@ class Pipeline:
             over = [lane.builder for lane in self._leaving if not lane.tasks]
             self._leaving = [lane for lane in self._leaving if lane.tasks]
             for builder in over:
-                self._ended = merged(self._ended, builder.activity().over())
+                self._ended = statistics.merged(self._ended, builder.activity().over())
         for builder in over:
             builder.close(CLOSE_S)
 
@@ -594,7 +587,7 @@ class Pipeline:
             builder.drop()
         self._slots.punch_free()
 
-    def frames_held(self) -> CacheStatistics:
+    def frames_held(self) -> statistics.CacheStatistics:
         """Counts of decoded frames that are kept, by all pipelines over this mixture."""
         return self._reader.held()
 
@@ -602,7 +595,7 @@ class Pipeline:
         """Quarantined records of the pipeline so far."""
         return self._quarantine.records()
 
-    def activity(self) -> Statistics:
+    def activity(self) -> statistics.Statistics:
         """Counts of every part; the rest is the host's and the trainer's."""
         done = self._builder_activity()
         with self._lock:
@@ -615,32 +608,33 @@ class Pipeline:
                 counts[name] = getattr(helpers, name)
         datasets = {}
         for k, name in enumerate(self._mixture.names):
-            own, bad = done.datasets.get(name) or DatasetStatistics(), self._quarantine.count(k)
+            own = done.datasets.get(name) or statistics.DatasetStatistics()
+            bad = self._quarantine.count(k)
             if bad or there[k]:
                 own = dataclasses.replace(own, quarantined=bad, samples=own.samples + there[k])
             datasets[name] = own
         return dataclasses.replace(
             done,
             datasets=datasets,
-            ring=RingStatistics(
+            ring=statistics.RingStatistics(
                 slots=self._slots.slots,
                 filled=self.ready_batches,
                 stuck=self._slots.stuck,
                 out=self._slots.out,
             ),
             processes=tuple(processes),
-            cache=merged(self.frames_held(), done.cache),
+            cache=statistics.merged(self.frames_held(), done.cache),
             call_s=self._call.seconds if self._call else 0.0,
             calls=self._call.calls if self._call else 0,
-            helpers=HelperStatistics(**counts),
+            helpers=statistics.HelperStatistics(**counts),
         )
 
-    def _builder_activity(self) -> Statistics:
+    def _builder_activity(self) -> statistics.Statistics:
         """Counts of all builders so far."""
         with self._lock:
             builders, done = self._all(), self._ended
         for builder in builders:
-            done = merged(done, builder.activity())
+            done = statistics.merged(done, builder.activity())
         return done
 
     def close(self, within_s: float | None = None) -> bool:

@@ -18,14 +18,7 @@ from types import NoneType
 from typing import Any
 
 from autoloader.cache.disk import DiskRoom
-from autoloader.controller.limits import (
-    DECISIONS_VARIABLE,
-    METRICS_FILE_VARIABLE,
-    METRICS_PORT_VARIABLE,
-    RUN_DIR_VARIABLE,
-    ControllerLimits,
-    ControlRequest,
-)
+from autoloader.controller import limits
 from autoloader.errors import KnobError, UsageError, nearest, shown
 from autoloader.formats.hub import names_data
 from autoloader.host.extras import require
@@ -220,7 +213,7 @@ def log_notes(plan: LoaderPlan) -> None:
 
 def control_request(
     plan: LoaderPlan, neighbours: Neighbours, *, moves: bool, replays: bool
-) -> ControlRequest:
+) -> limits.ControlRequest:
     """Request to the controller of a loader.
 
     Args:
@@ -233,14 +226,17 @@ def control_request(
     run = run_name()
     record, in_ring = _record_of(run)
     port = _metrics_port()
-    file = log_path(os.environ.get(METRICS_FILE_VARIABLE, ""), f"autoloader-{run}.prom")
+    file = log_path(os.environ.get(limits.METRICS_FILE_VARIABLE, ""), f"autoloader-{run}.prom")
     if port or file:
-        require("prometheus_client", METRICS_PORT_VARIABLE if port else METRICS_FILE_VARIABLE)
-    wanted = os.environ.get(DECISIONS_VARIABLE, "")
+        require(
+            "prometheus_client",
+            limits.METRICS_PORT_VARIABLE if port else limits.METRICS_FILE_VARIABLE,
+        )
+    wanted = os.environ.get(limits.DECISIONS_VARIABLE, "")
     if not wanted and record and not in_ring:
         wanted = f"{record}/decisions.jsonl"
-    return ControlRequest(
-        limits=ControllerLimits(
+    return limits.ControlRequest(
+        limits=limits.ControllerLimits(
             ram_floor_bytes=plan.ram_floor_bytes,
             knobs=plan.limits,
             minimum=minimum_knobs(mixing.block_length),
@@ -268,7 +264,7 @@ def control_request(
 
 def _record_of(run: str) -> tuple[str, bool]:
     """The folder of a run's record ("": none is wanted), and whether it is one of the ring's."""
-    wanted = os.environ.get(RUN_DIR_VARIABLE, "")
+    wanted = os.environ.get(limits.RUN_DIR_VARIABLE, "")
     if wanted == "off":
         return "", False
     if wanted:
@@ -278,12 +274,12 @@ def _record_of(run: str) -> tuple[str, bool]:
 
 def _metrics_port() -> int:
     """Port for metrics, from the environment; 0: none."""
-    wanted = os.environ.get(METRICS_PORT_VARIABLE, "")
+    wanted = os.environ.get(limits.METRICS_PORT_VARIABLE, "")
     if not wanted:
         return 0
     if not (wanted.isdecimal() and 0 < int(wanted) < 2**16):
         raise UsageError(
-            f"{METRICS_PORT_VARIABLE}={shown(wanted)} is not allowed",
+            f"{limits.METRICS_PORT_VARIABLE}={shown(wanted)} is not allowed",
             remedy="set it to a port from 1 to 65535, such as 9401, or leave it unset",
         )
     return int(wanted)

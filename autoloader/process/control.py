@@ -30,13 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.disk import FramesOnDisk
-from autoloader.controller.admission import (
-    Opening,
-    SharedBudget,
-    admit_opening,
-    price_change,
-    price_start,
-)
+from autoloader.controller import admission
 from autoloader.controller.decisions import DecisionLog
 from autoloader.controller.limits import ControlRequest
 from autoloader.controller.observation import Observation
@@ -69,7 +63,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_BUDGET = SharedBudget()
+_BUDGET = admission.SharedBudget()
 os.register_at_fork(after_in_child=_BUDGET.forget_all)
 """Of this process, however many ``Control`` it has (``isolation="thread"``: one a loader)."""
 _POLL_S = 0.25
@@ -305,7 +299,7 @@ class ControlledPipeline:
         with self._lock:
             prices, shards = self._observer.prices, self._limits.knobs.shards
             before = self.pipeline.knobs
-            _BUDGET.take(self._claim, price_change(before, knobs, shards, prices))
+            _BUDGET.take(self._claim, admission.price_change(before, knobs, shards, prices))
             self._move(knobs, "person", "retune")
 
     def _move(
@@ -466,7 +460,9 @@ class ControlledPipeline:
         with self._lock:
             if self.pipeline.knobs != seen.knobs:
                 return
-            price = price_change(seen.knobs, answer.knobs, self._limits.knobs.shards, seen.prices)
+            price = admission.price_change(
+                seen.knobs, answer.knobs, self._limits.knobs.shards, seen.prices
+            )
             if price > 0 and not self._promised(price, seen, answer):
                 self._counted["refused"] += 1
                 return
@@ -703,7 +699,7 @@ class Control:
         self.loop, self.watched = ControlLoop(headroom), ControlLoop(None)
         self._has_tensorflow = False
 
-    def admit(self, setup: PipelineSetup) -> Opening:
+    def admit(self, setup: PipelineSetup) -> admission.Opening:
         """Place of a pipeline in the budget, and the knobs that it may have."""
         request, knobs = setup.control, setup.knobs
         ring_bytes = setup.memory.allocated_bytes()  # pages that the ring holds already
@@ -716,10 +712,10 @@ class Control:
 
         def price(wanted: Knobs) -> int:
             joining = wanted.reader != "stream" or self._has_tensorflow
-            start = price_start(wanted, sizes, joining=joining)
+            start = admission.price_start(wanted, sizes, joining=joining)
             return start.total_bytes - min(ring_bytes, start.ring_bytes)
 
-        opening = admit_opening(
+        opening = admission.admit_opening(
             _BUDGET, self.headroom, knobs, request.limits, price, moves=request.moves
         )
         self._has_tensorflow |= knobs.reader == "stream"

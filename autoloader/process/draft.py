@@ -24,20 +24,13 @@ import numpy as np
 
 from autoloader.decode.frames import is_black
 from autoloader.errors import AutoloaderError, SourceError, UsageError, nearest
-from autoloader.formats import DatasetFormat, Feature, open_source
+from autoloader.formats import DatasetFormat, Feature, open_source, registry
 from autoloader.formats.features import TASK, TASKS
 from autoloader.formats.files import is_remote, normal
 from autoloader.formats.hub import located
 from autoloader.formats.lerobot.modality import Release
 from autoloader.formats.places import NAMES_SPLIT, address_meant, folder_name
 from autoloader.formats.records import parse_example
-from autoloader.formats.registry import (
-    KnownDataset,
-    KnownMix,
-    known_dataset,
-    known_mixes,
-    pair_offset,
-)
 from autoloader.formats.sources import dataset_versions, is_file, is_records, kinds, same_files
 from autoloader.index.counting import PROBE_RECORDS, count_mixture, of_first_records
 from autoloader.process import gr00t
@@ -282,7 +275,7 @@ def _of_records(root: str, say: Callable[[str], object]) -> dict[str, Any]:
     return {"spec": text, "style": "plain", "mix": None, "datasets": datasets, "left_out": {}}
 
 
-def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | None]:
+def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, registry.KnownMix | None]:
     """Give the style (the mixture's own if none is named) and the mixture.
 
     Raises:
@@ -296,7 +289,7 @@ def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | 
         raise UsageError(f"--style {style!r}: no such style", remedy=remedy)
     if mix is None:
         return style or "plain", None
-    bare = known_mixes()
+    bare = registry.known_mixes()
     found = {one: _mixes_of(how.project) if how.project else bare for one, how in styles().items()}
     if style is None and mix in bare:
         style = "stage2" if bare[mix].pairs else "plain"
@@ -314,12 +307,12 @@ def _style_and_mix(style: str | None, mix: str | None) -> tuple[str, KnownMix | 
     )
 
 
-def _mixes_of(project: str) -> dict[str, KnownMix]:
+def _mixes_of(project: str) -> dict[str, registry.KnownMix]:
     """A project's mixtures, and each of its datasets alone."""
     alone = {other: {name: 1.0} for name in names(project)
              for other in (name, *other_names(name))}  # fmt: skip
     return {
-        name: KnownMix(f"a mixture of {project}", weights)
+        name: registry.KnownMix(f"a mixture of {project}", weights)
         for name, weights in {**alone, **mixtures(project)}.items()
     }
 
@@ -390,7 +383,7 @@ def depth_features(features: Mapping[str, Feature]) -> dict[str, str]:
 
 
 def propose(
-    features: Mapping[str, Feature], known: KnownDataset | None
+    features: Mapping[str, Feature], known: registry.KnownDataset | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Propose the fields of a dataset as a spec writes them, with the reason of each guess.
 
@@ -698,7 +691,7 @@ def _proposed(directory: DatasetFormat, style: Style) -> Entry:
     tried = [
         (name, known, propose(features, known[1]))
         for name in _names(directory)
-        if (known := known_dataset(name)) is not None
+        if (known := registry.known_dataset(name)) is not None
     ]
     if directory.known is not None:
         layout = directory.name, directory.known
@@ -895,7 +888,7 @@ def _held_out(directory: DatasetFormat, train: str) -> Iterator[str]:
 
 
 def spec_text(
-    entries: Sequence[Entry], style: Style, about: Sequence[str], mix: KnownMix | None
+    entries: Sequence[Entry], style: Style, about: Sequence[str], mix: registry.KnownMix | None
 ) -> str:
     """The spec file.
 
@@ -973,7 +966,7 @@ def _dataset(one: Entry, weight: float | None, style: Style) -> Iterator[str]:
     for key, (value, why) in one.commented.items():
         yield from _comment(f"{key}: {flow(value)}   # {why}", "    ")
     if style.pairs:
-        offset = pair_offset(one.hz)
+        offset = registry.pair_offset(one.hz)
         mark = "" if one.hz else "  # the control frequency is not known"
         own = {"frame_offsets": [0, offset], "action_horizon": offset}
         yield f"    sample: {flow(own)}{mark}"

@@ -31,14 +31,8 @@ from autoloader.formats.records import MalformedRecordError
 from autoloader.pipeline.graph import user_functions
 from autoloader.pipeline.graph.reader import RECORDS, numbered_records
 from autoloader.pipeline.graph.tensorflow import by_draw, choose, drawn_order, fold, splitmix64, tf
+from autoloader.samples import draws
 from autoloader.samples.block import field_offsets
-from autoloader.samples.draws import (
-    PURPOSE_CAMERA,
-    PURPOSE_GOAL,
-    PURPOSE_LANGUAGE,
-    PURPOSE_ORDER,
-    PURPOSE_SHARDS,
-)
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
@@ -93,7 +87,7 @@ def _records(
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def of_file(number: Any) -> Any:
         pass_ = number // count
-        which = drawn_order(fold(key, PURPOSE_SHARDS, pass_), 0, count)[number % count]
+        which = drawn_order(fold(key, draws.PURPOSE_SHARDS, pass_), 0, count)[number % count]
         base = RECORDS * (pass_ * count + which)
         ahead = None if dataset.remote else 0
         return numbered_records(paths[which], starts[which], stops[which], base, ahead)
@@ -123,7 +117,9 @@ class _Sampler:
         """All samples of an episode: columns [n, ...], and ``used`` [C, U] its frames."""
         of_pass, shards = number // RECORDS, len(self._dataset.slices)
         place = tf.stack([of_pass // shards, of_pass % shards, number % RECORDS])
-        key = fold(tf.constant(self._dataset.key, tf.uint64), PURPOSE_ORDER, *tf.unstack(place))
+        key = fold(
+            tf.constant(self._dataset.key, tf.uint64), draws.PURPOSE_ORDER, *tf.unstack(place)
+        )
         parsed = self._parsed(key, raw)
         t, steps = parsed["t"], parsed["steps"]
         count = tf.size(t, out_type=tf.int64)
@@ -179,7 +175,7 @@ class _Sampler:
         row, used = self._frames_used(t, steps, key)
         element: dict[str, Any] = {"steps": steps, "t": t, "frame_row": row}
         for number, (camera, choices) in enumerate(sorted(cameras.items())):
-            chosen = _choose(key, (PURPOSE_CAMERA, number), choices)
+            chosen = _choose(key, (draws.PURPOSE_CAMERA, number), choices)
             element[f"frames/{camera}"] = tf.gather(chosen, self._step_of(used))
         for path, column in columns.items():
             element[f"column/{path}"] = column[:: dataset.stride]
@@ -243,7 +239,7 @@ class _Sampler:
                 tf.broadcast_to(choice, tf.concat([tf.shape(step), tf.shape(choice)[1:]], 0))
                 for choice in choices
             ]
-        return _choose(key, (PURPOSE_LANGUAGE,), choices)
+        return _choose(key, (draws.PURPOSE_LANGUAGE,), choices)
 
     def _field(
         self, name: FieldName, t: Any, steps: Any, columns: Mapping[str, Any]
@@ -389,7 +385,7 @@ def frame_rows(t: Any, steps: Any, sample: SampleSpec, key: Any) -> WindowTensor
     window = window_rows(t, tf.constant(sample.frame_offsets, tf.int64), steps, sample)
     if sample.goal == "none":
         return window
-    hashes = splitmix64(fold(fold(key, PURPOSE_GOAL), t))
+    hashes = splitmix64(fold(fold(key, draws.PURPOSE_GOAL), t))
     left = steps - 1 - t
     drawn = hashes % tf.bitcast(tf.maximum(left, 1), tf.uint64)
     goal = tf.where(left > 0, t + 1 + tf.bitcast(drawn, tf.int64), t)[:, None]

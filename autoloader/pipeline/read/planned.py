@@ -68,14 +68,8 @@ from autoloader.index.shard import ShardIndex
 from autoloader.pipeline.builders import Helpers, RemoteBuilder, identity_of
 from autoloader.pipeline.messages import BuildStart, HelpersStart
 from autoloader.pipeline.pipeline import MixtureReader
+from autoloader.pipeline.read import frame_reads
 from autoloader.pipeline.read.blocks import Blocks, BlockUser
-from autoloader.pipeline.read.frame_reads import (
-    MERGE_GAP_BYTES,
-    NowRead,
-    RunMemory,
-    Stretches,
-    read_all,
-)
 from autoloader.pipeline.read.open_mixture import CompiledMixture, OpenMixture
 from autoloader.samples.block import RUN_BYTES, FrameLease, Place, SampleBlock
 from autoloader.samples.resolve import MixtureSizes, ResolvedDataset, ResolvedMixture
@@ -123,8 +117,8 @@ class PlannedSource(SampleSource):
         self._lease, self._feed, self._blocks = reader.lease, reader.feed(), reader.blocks
         self._user = BlockUser() if self._blocks is None else self._blocks.enter()
         self._leases: list[FrameLease] = []
-        self._memory = RunMemory(_pieces(knobs.read_ahead))
-        self._now = NowRead()
+        self._memory = frame_reads.RunMemory(_pieces(knobs.read_ahead))
+        self._now = frame_reads.NowRead()
         self._condition = condition
         self._planning = threading.Lock()
         self._room = threading.Condition()
@@ -396,7 +390,9 @@ class PlannedSource(SampleSource):
         )
         if not len(file):
             return
-        found = Stretches.of(file, offset, length.astype(np.int64), MERGE_GAP_BYTES)
+        found = frame_reads.Stretches.of(
+            file, offset, length.astype(np.int64), frame_reads.MERGE_GAP_BYTES
+        )
         wanted_reads = found.reads()
         starts, sizes = found.start.tolist(), length[found.order].tolist()
         targets = camera_of[found.order].tolist()
@@ -404,7 +400,7 @@ class PlannedSource(SampleSource):
         memory = self._memory.take(int(wanted_reads[2].sum()))
         self.run_bytes = len(memory)
         began = time.perf_counter()
-        came = read_all(
+        came = frame_reads.read_all(
             self._datasets, reads.files, wanted_reads, memory, lambda: not self._closed, self._now
         )
         with self._room:

@@ -64,16 +64,7 @@ from autoloader.index.valid import check_count, table_of
 from autoloader.pipeline.pipeline import MixtureReader
 from autoloader.pipeline.read.mixer import Mixer
 from autoloader.pipeline.read.open_mixture import CompiledMixture
-from autoloader.samples import draws
-from autoloader.samples.block import (
-    EmptyEpisode,
-    EpisodeStream,
-    Place,
-    ReaderStart,
-    SampleBlock,
-    SourceInterruptedError,
-    stand_ins,
-)
+from autoloader.samples import block, draws
 from autoloader.samples.draws import PURPOSE_SHUFFLE
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder
@@ -89,7 +80,7 @@ logger = logging.getLogger(__name__)
 PAUSES_S: Sequence[float] = (1, 2, 4, 8, 16, 32, *(60,) * 9)
 _EPISODE = "an episode"
 
-Episodes = Iterator[SampleBlock | EmptyEpisode]
+Episodes = Iterator[block.SampleBlock | block.EmptyEpisode]
 
 
 def opening_at_once(cpus: int) -> int:
@@ -152,7 +143,7 @@ class StreamSource(SampleSource):
             if self._used[dataset.index]:
                 self._readers[dataset.index].thread.start()
 
-    def take(self, count: int) -> tuple[SampleBlock, int, int] | None:
+    def take(self, count: int) -> tuple[block.SampleBlock, int, int] | None:
         """See ``SampleSource.take``."""
         del count
         if not self._begun:
@@ -303,7 +294,7 @@ class DatasetReader:
         """Samples of a pass that the index counted; ``None``: an epoch is not one such pass."""
         self._counts: dict[tuple[int, int], int] = {}
         self._damaged: dict[tuple[int, int], str] = {}
-        self._short: dict[Place, int] = {}
+        self._short: dict[block.Place, int] = {}
         self._failed = failed
         self._closing = threading.Event()
         self._failures_in_a_row = 0
@@ -355,7 +346,7 @@ class DatasetReader:
             try:
                 episodes = self._newest(source, episodes)
                 item = next(episodes)
-            except SourceInterruptedError as error:
+            except block.SourceInterruptedError as error:
                 self._awaits = "its source does not answer, and is asked again"
                 self._pause(error)
                 episodes = source.open(self._cursor.start(), self._knobs)
@@ -366,7 +357,7 @@ class DatasetReader:
             self.read_s += time.perf_counter() - started
             self._hand_over(item)
 
-    def _pause(self, error: SourceInterruptedError) -> None:
+    def _pause(self, error: block.SourceInterruptedError) -> None:
         """Wait before the stream is opened again.
 
         Raises:
@@ -389,7 +380,7 @@ class DatasetReader:
         )
         self._closing.wait(PAUSES_S[number])
 
-    def _newest(self, source: EpisodeStream, old: Episodes) -> Episodes:
+    def _newest(self, source: block.EpisodeStream, old: Episodes) -> Episodes:
         """The generation to read on from: the next one as soon as it is open, else ``old``.
 
         Raises:
@@ -407,7 +398,9 @@ class DatasetReader:
         self.generations += 1
         return opened.result()
 
-    def _open(self, source: EpisodeStream, start: ReaderStart, knobs: Knobs) -> Future[Episodes]:
+    def _open(
+        self, source: block.EpisodeStream, start: block.ReaderStart, knobs: Knobs
+    ) -> Future[Episodes]:
         """Open a generation up to its first episode, on a thread of its own."""
         opened: Future[Episodes] = Future()
 
@@ -425,7 +418,7 @@ class DatasetReader:
         LoaderThread(target=work, name="autoloader-open").start()
         return opened
 
-    def _hand_over(self, item: SampleBlock | EmptyEpisode) -> None:
+    def _hand_over(self, item: block.SampleBlock | block.EmptyEpisode) -> None:
         taken = self._cursor.taken(item.place)
         if taken is None or item.place in self._short:
             return
@@ -433,8 +426,8 @@ class DatasetReader:
             self._read_counts(self._counted)
         record = item.place.shard, item.place.record
         if (damage := self._damaged.get(record)) is not None:
-            item = EmptyEpisode(item.place, damage)
-        if isinstance(item, EmptyEpisode):
+            item = block.EmptyEpisode(item.place, damage)
+        if isinstance(item, block.EmptyEpisode):
             if item.reason is not None:
                 self._bad(item.place, item.reason)
                 if short := self._counts.get(record, 0):
@@ -465,11 +458,11 @@ class DatasetReader:
         self._damaged = {(slice_, record): why for slice_, record, why in index.damaged}
         self._counts = dict(zip(places, table.counts.tolist(), strict=True))
 
-    def _make_up(self, whole: SampleBlock) -> None:
+    def _make_up(self, whole: block.SampleBlock) -> None:
         """Replace the samples of broken records before ``whole`` by repeats of its own."""
         for place, count in list(self._short.items()):
             taken = self._cursor.taken(place) or 0
-            if not self.queue.put(stand_ins(whole, place, count), taken):
+            if not self.queue.put(block.stand_ins(whole, place, count), taken):
                 return
             self._cursor.close(place)
             del self._short[place]
@@ -482,7 +475,7 @@ _reopening = operator.attrgetter(*REOPENING_KNOBS)
 class _Waiting:
     """An episode in a queue, and the number of its samples that are taken."""
 
-    episode: SampleBlock
+    episode: block.SampleBlock
     taken: int
 
 
@@ -507,7 +500,7 @@ class SampleQueue:
         self._closed = False
         self._capacity = capacity
         self._shuffle = shuffle
-        self._empties: list[Place] = []
+        self._empties: list[block.Place] = []
         self.pending = 0
         self.held_bytes = 0
         self.parked = False
@@ -523,7 +516,7 @@ class SampleQueue:
         """Samples that may wait before admission stops."""
         return max(self._capacity, self._shuffle)
 
-    def put(self, episode: SampleBlock, taken: int) -> bool:
+    def put(self, episode: block.SampleBlock, taken: int) -> bool:
         """Add an episode whose first ``taken`` samples are gone; blocks while the queue is full.
 
         Returns:
@@ -541,12 +534,12 @@ class SampleQueue:
             self._arrived.notify_all()
         return True
 
-    def put_empty(self, place: Place) -> None:
+    def put_empty(self, place: block.Place) -> None:
         """Note a record without samples; it is reported with the samples taken next."""
         with self._room:
             self._empties.append(place)
 
-    def take(self) -> tuple[SampleBlock, int]:
+    def take(self) -> tuple[block.SampleBlock, int]:
         """The next sample, as its episode and number in it.
 
         Raises:
@@ -565,7 +558,7 @@ class SampleQueue:
                 self._room.notify()
             return entry.episode, number
 
-    def take_empties(self) -> list[Place]:
+    def take_empties(self) -> list[block.Place]:
         """Records without samples noted since the last call."""
         if not self._empties:
             return []
@@ -604,7 +597,7 @@ class SampleQueue:
             self._room.notify_all()
 
 
-OpenStream = Callable[[ResolvedDataset], EpisodeStream]
+OpenStream = Callable[[ResolvedDataset], block.EpisodeStream]
 """Makes a dataset's stream; called on that dataset's thread."""
 _importing = free_in_forks(threading.Lock())
 
@@ -655,7 +648,7 @@ def opener(mixture: ResolvedMixture, compiled: CompiledMixture) -> OpenStream:
     What it returns raises ``SourceError`` where TensorFlow cannot be imported.
     """
 
-    def open_stream(dataset: ResolvedDataset) -> EpisodeStream:
+    def open_stream(dataset: ResolvedDataset) -> block.EpisodeStream:
         if (compiled_before := compiled.readers.get(dataset.name)) is not None:
             return compiled_before
         with _importing:
