@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats import DatasetFormat, ShardSlice
 from autoloader.formats.files import opened_regular
+from autoloader.formats.lerobot.parquet import values_of
 from autoloader.host.extras import needs
 from autoloader.samples.draws import Ints
 from autoloader.spec.sample import SampleWeightSpec
@@ -152,7 +153,7 @@ def _columns(path: str, size: int, mtime_ns: int) -> Mapping[str, NDArray[Any]]:
                 if types.is_integer(one.type) or types.is_floating(one.type)
             ]
             table = file.read(names)
-        found = {name: table.column(name).to_numpy() for name in names}
+        found = {name: values_of(table.column(name)) for name in names}
     numbers = {k: v for k, v in found.items() if v.ndim == 1 and v.dtype.kind in "fiu" and len(v)}
     if len({len(one) for one in numbers.values()}) != 1:
         raise ValueError("it has no columns of numbers of one length")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +56,21 @@ def test_metadata_and_a_video_of_several_parquet_files_are_read_once(
     index = open_dataset_index(dataset, cache_dir=tmp_path / "cache")
     assert len(dataset.slices) == index.episodes == 4
     assert sorted(read) == ["episodes", "packets"]
+
+
+def test_pandas_is_not_imported_where_it_is_installed(tmp_path: Path) -> None:
+    root = LeRobotFiles(cameras={}, pictures=(TOP,)).write(tmp_path / "arm")
+    (tmp_path / "pandas.py").write_text("open(__file__ + '.imported', 'w')\nraise ImportError")
+    code = f"""
+from autoloader import AutoLoader, PipelineSpec
+spec = PipelineSpec.from_mapping({spec_of(root).model_dump(mode="json", exclude_unset=True)!r})
+with AutoLoader(spec, isolation="thread", output="numpy", ram_floor="64MiB") as loader:
+    print(len(next(iter(loader))["action"]))
+"""
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], env=where, capture_output=True, text=True)
+    assert int(done.stdout), done.stderr
+    assert not (tmp_path / "pandas.py.imported").exists()
 
 
 def test_init_writes_an_entry_for_it_beside_rlds_data(

@@ -59,7 +59,7 @@ from autoloader.formats.lerobot.metadata import (
     read_tasks,
     task_column,
 )
-from autoloader.formats.lerobot.parquet import PictureTable, read_columns, read_pictures
+from autoloader.formats.lerobot.parquet import PictureTable, read_columns, read_pictures, values_of
 from autoloader.formats.lerobot.videos import LARGEST_DRIFT_FRAMES, Placement
 from autoloader.formats.places import folder_name
 from autoloader.formats.plain import LazyPicture, Step, pixels_of
@@ -753,7 +753,7 @@ def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
     found = np.zeros((rows, width), dtype)
     while True:
         if values.null_count:
-            of = of[values.is_valid().to_numpy(zero_copy_only=False)]
+            of = of[values_of(values.is_valid())]
             values = values.drop_null()
         if not pyarrow.types.is_nested(values.type):
             break
@@ -761,11 +761,11 @@ def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
             return found, np.ones(rows, np.bool_)
         lengths: Any = getattr(values.type, "list_size", None)
         if lengths is None:
-            lengths = values.value_lengths().to_numpy(zero_copy_only=False)
+            lengths = values_of(values.value_lengths())
         values, of = values.flatten(), np.repeat(of, lengths)
     bad = np.zeros(rows, np.bool_)
     try:
-        flat = values.to_numpy(zero_copy_only=False)
+        flat = values_of(values)
         if flat.dtype.kind in "fu":
             changed = changed_by(flat, dtype)
             bad[of[changed]] = True

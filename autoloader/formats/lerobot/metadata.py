@@ -33,7 +33,7 @@ from autoloader.errors import SourceError
 from autoloader.formats import files
 from autoloader.formats.dataset import ShardSlice, broken, read_json
 from autoloader.formats.features import PARQUET, TASK, TASKS, VIDEO, Feature, FeatureKind
-from autoloader.formats.lerobot.parquet import read_columns
+from autoloader.formats.lerobot.parquet import read_columns, values_of
 from autoloader.formats.lerobot.videos import Placement, Spans, place
 from autoloader.host.units import MIB
 
@@ -472,7 +472,7 @@ def _floats(column: Any) -> NDArray[np.float64]:
         from pyarrow import types
 
         if types.is_integer(column.type) or types.is_floating(column.type):
-            return np.asarray(column.to_numpy(), np.float64)
+            return np.asarray(values_of(column), np.float64)
         column = column.to_pylist()
     number = (int, float)  # and no bool
     return np.asarray(

@@ -92,6 +92,23 @@ def read_columns(
             raise UnreadableError(why) from error
 
 
+def values_of(column: Any) -> NDArray[Any]:
+    """Values of a pyarrow array or column; NaN for a missing number.
+
+    ``to_numpy`` imports pandas where it is installed, and pandas takes 30 MB of each process.
+    """
+    from pyarrow import ChunkedArray, types
+
+    values = column.combine_chunks() if isinstance(column, ChunkedArray) else column
+    if types.is_boolean(values.type) and not values.null_count:
+        return np.from_dlpack(values.cast("uint8")).view(np.bool_)
+    if not types.is_integer(values.type) and not types.is_floating(values.type):
+        return np.asarray(values.to_numpy(zero_copy_only=False))
+    if values.null_count:
+        values = values.cast("float64", safe=False).fill_null(float("nan"))
+    return np.from_dlpack(values)
+
+
 @dataclass(frozen=True, slots=True)
 class PictureTable:
     """Places of the pictures of R rows.
