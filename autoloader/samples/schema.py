@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -47,12 +47,10 @@ class RecordSchema(Wanted):
         for choices in dataset.cameras.values():
             found |= {_frames(feature, rewritten=rewritten) for feature in choices}
         found |= {_stored(feature, "column") for feature in dataset.numeric_features().values()}
-        for feature in dataset.language:
-            found.add(_stored(feature, text_role(feature)))
-        for feature in dataset.keep.features if dataset.keep is not None else ():
-            found.add(_stored(feature, text_role(feature)))
-        for feature in (*dataset.held.values(), *dataset.present.values()):
-            found.add(_stored(feature, held_role(feature)))
+        words = (*dataset.language, *(dataset.keep.features if dataset.keep else ()))
+        found |= {_stored(feature, text_role(feature)) for feature in words}
+        held = (*dataset.held.values(), *dataset.present.values())
+        found |= {_stored(feature, held_role(feature)) for feature in held}
         if dataset.transform is not None:
             found.add(StoredFeature("column", VALID_KEY, VALID_KEY, "int64", 1, True))
         features = tuple(sorted(found, key=lambda one: (one.role, one.key)))
@@ -104,14 +102,8 @@ class RecordSchema(Wanted):
         Raises:
             MalformedRecordError: a feature is missing, of another kind, or of another length.
         """
-        return agreed_steps(self._counts(found))
-
-    def _counts(self, found: Mapping[str, FeatureValue]) -> Iterator[tuple[str, int]]:
-        """Path and number of steps of each feature of the steps; all features are checked."""
-        for feature in self.features:
-            count = _count(found.get(feature.key), feature)
-            if feature.per_step:
-                yield feature.path, count
+        counts = ((one, _count(found.get(one.key), one)) for one in self.features)
+        return agreed_steps((one.path, count) for one, count in counts if one.per_step)
 
 
 def held_role(feature: Feature) -> Role:

@@ -112,37 +112,30 @@ class Keep:
         self._ranges: tuple[list[tuple[str, Feature | None]], Mapping[str, Pairs]] = [], {}
         self._rules: list[tuple[str, Callable[[int, Mapping[str, TextRuns]], Ranges]]] = []
 
-        def asked(path: str, field: str) -> Feature:
-            feature = find_feature(features, path, field=f"{where}.{field}")
+        def asked(path: str, rule: str, check: Callable[..., None]) -> Feature:
+            feature = find_feature(features, path, field=f"{where}.{rule}")
+            check(feature, field=f"{where}.{rule}")
             self._asked.append(feature)
             return feature
 
         if spec.language is not None:
             self._asked += language
             spoken = [(one, speaks(one.path)) for one in language]
+            told = [partial(self._matching, *one) for one in spoken]
             if spec.language == "anywhere":
-                self._rules.append(("keep.language", partial(self._anywhere, spoken)))
-            else:
-                told = [("keep.language", partial(self._matching, *one)) for one in spoken]
-                self._rules += told
+                told = [partial(self._anywhere, spoken)]
+            self._rules += [("keep.language", one) for one in told]
         for path, pattern in spec.match.items():
-            field = f"keep.match.{path}"
-            text = asked(path, field)
-            check_language(text, field=f"{where}.{field}")
-            self._rules.append((field, partial(self._matching, text, matcher(pattern))))
+            text = asked(path, rule := f"keep.match.{path}", check_language)
+            self._rules.append((rule, partial(self._matching, text, matcher(pattern))))
         for path in spec.flags:
-            field = f"keep.flags.{path}"
-            flag = asked(path, field)
-            _check_flag(flag, field=f"{where}.{field}")
-            self._rules.append((field, partial(self._matching, flag, "1".__eq__)))
+            flag = asked(path, rule := f"keep.flags.{path}", _check_flag)
+            self._rules.append((rule, partial(self._matching, flag, "1".__eq__)))
         if spec.ranges is not None:
-            field = "keep.ranges.key"
-            parts = []
-            for words, named in key_parts(spec.ranges.key):
-                feature = None if named is None else asked(named, field)
-                if feature is not None:
-                    _check_key(feature, field=f"{where}.{field}")
-                parts.append((words, feature))
+            parts = [
+                (words, None if named is None else asked(named, "keep.ranges.key", _check_key))
+                for words, named in key_parts(spec.ranges.key)
+            ]
             listed = _ranges_of_file(spec.ranges.file, field=f"{where}.keep.ranges.file")
             plain = json.dumps(sorted(listed.items()), separators=(",", ":"))
             self.identity = hashlib.sha256(plain.encode()).hexdigest()
