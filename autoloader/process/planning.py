@@ -453,6 +453,7 @@ def plan_loader(
             by_index=chosen.reader == "indexed",
             fetch=chosen.reader == "indexed",
         )
+    mixture = replace(mixture, content={name: one.files[1] for name, one in counts.items()})
     samples = {name: count.samples for name, count in counts.items()}
     if chosen.reader == "stream" and world_size > 1:
         check_parts(mixture, samples, Ranks(0, world_size))

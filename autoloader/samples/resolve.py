@@ -209,6 +209,7 @@ class ResolvedMixture:
     Attributes:
         statistics: those that it is normalised with; ``None``: it is not.
         call: hash of the function ``batch.call`` when the loader began; "" where none is known.
+        content: dataset → hash of what its index held then; "" of one that was not indexed.
     """
 
     spec: PipelineSpec
@@ -217,6 +218,7 @@ class ResolvedMixture:
     layout: BatchLayout
     statistics: Mapping[str, NormalizationStatistics] | None = None
     call: str = ""
+    content: Mapping[str, str] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """All that ``split.resolve_plain`` makes the mixture of again, as values of JSON."""
@@ -227,6 +229,7 @@ class ResolvedMixture:
             "statistics": found and {name: one.plain() for name, one in found.items()},
             "beside": self.beside,
             "call": self.call,
+            "content": dict(self.content),
         }
 
     @property
@@ -631,8 +634,8 @@ def resolve(
 
 
 REMEDY_OF_CHANGES = (
-    "save state_dict() of this loader, put the file back as it was (or keep the change), and start "
-    "the program again; load_state_dict goes on behind the last batch"
+    "save state_dict() of this loader, undo the change or keep it, and start the program again; "
+    "load_state_dict goes on behind the last batch"
 )
 _BESIDE = ("the module of its transform", "keep.ranges.file", "sample_weight.file")
 """Entries of ``ResolvedMixture.beside``, for people."""
@@ -645,7 +648,7 @@ def resolve_plain(plain: Mapping[str, Any]) -> ResolvedMixture:
         SourceError, SpecError: the files are no longer as they were there.
     """
     mixture = resolve(PipelineSpec(**plain["spec"]), plain["split"])
-    mixture = replace(mixture, call=plain["call"])
+    mixture = replace(mixture, call=plain["call"], content=plain["content"])
     for name, own in mixture.beside.items():
         for now, before, what in zip(own, plain["beside"][name], _BESIDE, strict=True):
             if now != before:

@@ -13,6 +13,8 @@ Not here: which stretches (``index.planned``), when (``pipeline.read.planned``,
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -25,6 +27,7 @@ from autoloader.cache.slab import FILE_BITS
 from autoloader.errors import SourceError
 from autoloader.formats.files import (
     OUT_OF_DESCRIPTORS,
+    OpenFile,
     descriptors,
     is_remote,
     no_descriptor_left,
@@ -81,17 +84,31 @@ class Stretches:
 class NowRead:
     """Which file each of several threads of a reader reads now; any thread may ask.
 
+    Args:
+        first: path → status of the files that were indexed, where it is known.
+
     Attributes:
         age: age of the files that are read; see ``Descriptors.age``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: dict[str, os.stat_result] | None = None) -> None:
         self.age = descriptors.age()
         self._paths: dict[int, str] = {}
+        self._first = {} if first is None else first
 
     def note(self, path: str) -> None:
         """The calling thread reads this file from now on."""
         self._paths[threading.get_ident()] = path
+
+    def check(self, file: OpenFile) -> None:
+        """Refuse another file than the one of its name that was indexed, or opened first.
+
+        A copy with its size and time will do. Raises OSError.
+        """
+        first, now = self._first.setdefault(file.path, file.stat), file.stat
+        same = first.st_size == now.st_size and first.st_mtime_ns == now.st_mtime_ns
+        if not (same or os.path.samestat(first, now)):
+            raise OSError(errno.ESTALE, "another file was put in its place")
 
     def over(self) -> None:
         """The calling thread reads none any more."""
@@ -140,6 +157,7 @@ def read_all(
                     if not is_remote(path):
                         now.note(path)
                         shared = held.enter_context(descriptors.borrowed(path, now.age))
+                        now.check(shared)
                 if shared is None:
                     away.setdefault(path, []).append((first, found[-1]))
                 else:

@@ -15,7 +15,9 @@ Not here: the indexes (``index``), the plan (``sampling.plan``), reading
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -23,14 +25,16 @@ from dataclasses import asdict, dataclass, field
 
 from autoloader.cache.table import FrameTable
 from autoloader.decode.decoders import DecodeRequest, requests_of
+from autoloader.errors import SourceError
 from autoloader.host.threads import free_in_forks
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import open_indexes, versions_of
 from autoloader.index.planned import RunPlanner
 from autoloader.index.valid import tables_of
 from autoloader.pipeline.read.blocks import Blocks
+from autoloader.pipeline.read.frame_reads import NowRead
 from autoloader.samples.block import EpisodeStream
-from autoloader.samples.resolve import ResolvedMixture
+from autoloader.samples.resolve import REMEDY_OF_CHANGES, ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import NextUse, SamplePlan
 
@@ -47,6 +51,7 @@ class OpenMixture:
         next_use: the plan read backwards: the position at which a frame is needed again.
         frames: frame cache of all pipelines, with a budget of 0 at first.
         blocks: blocks that runs are read from; ``None``: the order has no locality.
+        first: path → status of each local shard file before its index was opened.
     """
 
     def __init__(self) -> None:
@@ -57,12 +62,18 @@ class OpenMixture:
         self.next_use: NextUse
         self.frames: FrameTable
         self.blocks: Blocks | None = None
+        self.first: dict[str, os.stat_result] = {}
 
     def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
         """Open what is not open; waits where another thread is opening it."""
         with self._lock:
             if not self._is_open:
+                for path in {one.path for dataset in mixture.datasets for one in dataset.slices}:
+                    with contextlib.suppress(OSError):  # remote, or gone: its index says so
+                        self.first[path] = os.stat(path)  # noqa: PTH116
                 self.indexes = open_indexes(mixture.datasets)
+                for index in self.indexes:
+                    _check_content(index, mixture.content.get(index.dataset.name))
                 tables = tables_of(mixture, order, self.indexes)
                 self.plan = SamplePlan(order, tables, chain=order.chain)
                 self.next_use = NextUse(self.plan, tables)
@@ -73,6 +84,7 @@ class OpenMixture:
                 )
                 if order.locality is not None:
                     self.blocks = Blocks(mixture, order, self.plan, self.planner(mixture))
+                    self.blocks.now = NowRead(self.first)
                 self._is_open = True
 
     def planner(self, mixture: ResolvedMixture) -> RunPlanner:
@@ -82,6 +94,18 @@ class OpenMixture:
 
 _open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
 _lock = free_in_forks(threading.Lock(), _open_mixtures.clear)
+
+
+def _check_content(index: DatasetIndex, content: str | None) -> None:
+    """Refuse files that hold other data than those that the loader counted when it began."""
+    if content and content != index.digest():
+        name = index.dataset.name
+        raise SourceError(
+            f"dataset {name!r}: its files hold other data than when the loader began, and samples "
+            "of both would mix",
+            remedy=REMEDY_OF_CHANGES,
+            dataset=name,
+        )
 
 
 def _made(mixture: ResolvedMixture, indexes: Sequence[DatasetIndex]) -> dict[str, list[int]]:
