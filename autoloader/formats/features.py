@@ -198,15 +198,8 @@ def _leaf(
         encoding = RAGGED if kind == "tensor" and per_step else encoding
         shape = (*outer, *shape)
     key = "/".join(names)
-    return Feature(
-        path="/".join(names[1:]) if per_step and len(names) > 1 else key,
-        key=key,
-        kind=kind,
-        dtype=dtype,
-        shape=shape,
-        encoding=encoding,
-        per_step=per_step,
-    )
+    path = "/".join(names[1:]) if per_step and len(names) > 1 else key
+    return Feature(path, key, kind, dtype, shape, encoding, per_step)
 
 
 # -- one shape for all ways of writing a node ---------------------------------------------------

@@ -12,7 +12,7 @@ import copy
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -344,8 +344,6 @@ class GatheredEpisodes:
         steps: [n] int64 raw (unstrided) steps.
     """
 
-    __slots__ = ("_first", "_numbers", "_parts", "_rows", "record_of", "slice_of", "steps")
-
     def __init__(
         self,
         shards: Sequence[EpisodeTables] | Mapping[int, EpisodeTables],
@@ -366,8 +364,12 @@ class GatheredEpisodes:
             (slice(start, stop), shards[number])
             for (start, stop), number in zip(pairwise(edges), of[edges[:-1]].tolist(), strict=True)
         ]
+
+    @cached_property
+    def _first(self) -> NDArray[np.int64]:
+        """[n] row of their shard's tables that their first step has."""
         firsts = [shard.sections[_FIRST_ROWS][self._rows[part]] for part, shard in self._parts]
-        self._first = np.concatenate(firsts)
+        return np.concatenate(firsts)
 
     def shards(self) -> Iterator[str]:
         """The shard files that their index speaks of."""

@@ -9,9 +9,8 @@ Not here: what a record says (``formats.image_text``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -54,8 +53,8 @@ class StillIndex(DatasetIndex):
         """See ``DatasetIndex.episodes_at``."""
         directory = self.dataset.directory
         assert isinstance(directory, ImageTextDirectory)
-        shards = [self.shards[one.path] for one in self.dataset.slices]
-        return _GatheredRecords(directory, shards, self.slice_of[numbers], self.record_of[numbers])
+        own = (self.slice_of[numbers], self.record_of[numbers], self.steps[numbers])
+        return _GatheredRecords(directory, self._shards, *own, self._numbers)
 
 
 def _number(path: str) -> int:
@@ -66,31 +65,17 @@ def _number(path: str) -> int:
 class _GatheredRecords(GatheredEpisodes):
     """n records of one dataset, sorted by slice; see ``GatheredEpisodes``."""
 
-    __slots__ = ("__dict__", "_directory", "_records")
+    _parts: list[tuple[slice, Any]]
 
-    def __init__(
-        self,
-        directory: ImageTextDirectory,
-        shards: Sequence[ShardIndex],
-        slices: NDArray[np.int32],
-        records: NDArray[Any],
-    ) -> None:
+    def __init__(self, directory: ImageTextDirectory, *episodes: Any) -> None:
+        super().__init__(*episodes)
         self._directory = directory
-        self.slice_of, self.record_of = slices.astype(np.int64), records.astype(np.int64)
-        self.steps = np.ones(len(slices), np.int64)
-        of = self.slice_of
-        edges = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist(), len(of)]
-        self._records: list[tuple[slice, ShardIndex]] = [
-            (slice(start, stop), shards[int(of[start])])
-            for start, stop in pairwise(edges)
-            if start < stop
-        ]
 
     @cached_property
     def _told(self) -> list[Record]:
         """The parsed records; raises SourceError."""
         found: list[Record] = []
-        for rows, shard in self._records:
+        for rows, shard in self._parts:
             own = self.record_of[rows]
             if shard.path in self._directory.packed:
                 found += map(Record.parse, shard.texts(own.astype(np.int32)))
@@ -105,10 +90,6 @@ class _GatheredRecords(GatheredEpisodes):
         begin, end = shard.take(_FIRST, own), shard.take(_FIRST, own + 1)
         return begin + k, end - begin > k
 
-    def shards(self) -> Iterator[str]:
-        """See ``GatheredEpisodes.shards``."""
-        return (shard.path for _, shard in self._records)
-
     def frames(
         self, feature_path: str, raw: NDArray[np.int64], files: dict[str, int]
     ) -> FramePlaces:
@@ -117,7 +98,7 @@ class _GatheredRecords(GatheredEpisodes):
         file, offset, length = np.zeros((3, count), np.int64)
         key = np.full(count, _NEVER_KEPT)
         make = np.full(count, None)
-        for rows, shard in self._records:
+        for rows, shard in self._parts:
             at, there = self._pictures(rows, shard, k)
             own = np.arange(rows.start, rows.stop)[there]
             at = at[there]
@@ -164,7 +145,7 @@ class _GatheredRecords(GatheredEpisodes):
         del raw
         return [
             [self._pictures(rows, shard, _number(path))[1][:, None, None].astype(np.int64)
-             for rows, shard in self._records]
+             for rows, shard in self._parts]
             for _, path in features
         ]  # fmt: skip
 

@@ -598,14 +598,13 @@ class EpisodeRows:
         timestamps: Timestamps,
     ) -> None:
         self._known, self._notes, self._timestamps = known, notes, timestamps
+        unlisted = only is None and known.tasks_if_listed is None
         self._features = {
             one.path: one
             for one in known.features.values()
             if (one.path in only if only is not None else one.kind != "other")
+            and not (unlisted and one.encoding == TASKS)
         }
-        if only is None and known.tasks_if_listed is None:
-            for name in [one.path for one in self._features.values() if one.encoding == TASKS]:
-                del self._features[name]
         every = [one for one in self._features.values() if one.per_step]
         of_tasks = {one.path: task_column(one.path) for one in every if one.encoding == TASKS}
         self._tasks = known.tasks if of_tasks else {}
