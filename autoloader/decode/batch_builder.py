@@ -39,18 +39,8 @@ from typing import Any
 import numpy as np
 
 from autoloader.cache.disk import FramesOnDisk
+from autoloader.decode import jobs
 from autoloader.decode.decoders import decoders_of
-from autoloader.decode.jobs import (
-    DecodePool,
-    Job,
-    PendingBatch,
-    RowDecoding,
-    cached_rows,
-    copy_rows,
-    joined_by_keyframes,
-    stretches,
-    video_cameras,
-)
 from autoloader.decode.message import BatchMessage, TellBad, languages
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, SourceError, as_fault
@@ -211,7 +201,7 @@ class BatchBuilder:
         self._slots: queue.SimpleQueue[tuple[int, tuple[int, int] | None] | None]
         self._slots = queue.SimpleQueue()
         self._arrived = threading.Condition()
-        self._line: list[PendingBatch] = []
+        self._line: list[jobs.PendingBatch] = []
         self._line_changed = threading.Condition()
         self._handing = threading.RLock()
         self._begun = 0
@@ -225,7 +215,9 @@ class BatchBuilder:
                 alive(error)
 
         # One number more than there are datasets: rows that are copied from the frame cache.
-        self._pool = DecodePool(knobs.pixel_threads, datasets=len(self._names) + 1, failed=failed)
+        self._pool = jobs.DecodePool(
+            knobs.pixel_threads, datasets=len(self._names) + 1, failed=failed
+        )
         self._source = source(knobs, bad, self._arrived, failed)
         self._thread = LoaderThread(target=self._run, name="autoloader-mix")
         self._source.start()
@@ -375,7 +367,7 @@ class BatchBuilder:
 
     def _run(self) -> None:
         try:
-            unfinished = collections.deque[PendingBatch](maxlen=MOST_UNFINISHED)
+            unfinished = collections.deque[jobs.PendingBatch](maxlen=MOST_UNFINISHED)
             while (given := self._slots.get()) is not None and not self._is_ended:
                 if self._source.run_bytes > RUN_BYTES and len(unfinished) == MOST_UNFINISHED:
                     unfinished[0].done.wait()
@@ -387,7 +379,7 @@ class BatchBuilder:
                     self._pass(rows)
                     continue
                 batch = BatchMessage(slot, rows, self._begun)
-                pending = PendingBatch(batch, self._layout.views(self._memory.base(slot)))
+                pending = jobs.PendingBatch(batch, self._layout.views(self._memory.base(slot)))
                 self._begun += 1
                 with self._line_changed:
                     self._line.append(pending)
@@ -405,7 +397,7 @@ class BatchBuilder:
                 block.lease.filled(count)
             rows -= count
 
-    def _fill(self, pending: PendingBatch, own: SampleBlock | None) -> None:
+    def _fill(self, pending: jobs.PendingBatch, own: SampleBlock | None) -> None:
         """Have all rows filled, by the samples of ``own`` if given; returns early once closed."""
         rows, row, texts = pending.batch.rows, 0, list[bytes]()
         while row < rows:
@@ -429,7 +421,7 @@ class BatchBuilder:
             self._decode(pending, left, block, first - row)
             row += count
         if self._tell_begun is not None:  # jobs are begun in their order
-            self._pool.submit(Job(self._note_begun, len(self._names), 0, pending.batch.slot))
+            self._pool.submit(jobs.Job(self._note_begun, len(self._names), 0, pending.batch.slot))
 
     def _note_begun(self) -> int:
         assert self._tell_begun is not None
@@ -437,22 +429,22 @@ class BatchBuilder:
         return 0
 
     def _copy(
-        self, pending: PendingBatch, row: int, block: SampleBlock, first: int, count: int
+        self, pending: jobs.PendingBatch, row: int, block: SampleBlock, first: int, count: int
     ) -> list[int]:
         """Have rows copied whose frames are all cached; the other rows."""
         assert block.lease is not None
-        whole, slots = cached_rows(block.lease, block, self._layout.cameras, first, count)
+        whole, slots = jobs.cached_rows(block.lease, block, self._layout.cameras, first, count)
         datasets = block.columns["dataset_index"][first : first + count][whole]
         self._copied += np.bincount(datasets, minlength=len(self._copied))
-        for start, stop in stretches(whole):
+        for start, stop in jobs.stretches(whole):
             mine = {camera: every[start:stop] for camera, every in slots.items()}
-            run = partial(copy_rows, pending, block.lease, row + start, mine)
-            self._pool.submit(Job(run, len(self._names), stop - start, pending.batch.slot))
+            run = partial(jobs.copy_rows, pending, block.lease, row + start, mine)
+            self._pool.submit(jobs.Job(run, len(self._names), stop - start, pending.batch.slot))
         rest: list[int] = (row + np.flatnonzero(~whole)).tolist()
         return rest
 
     def _decode(
-        self, pending: PendingBatch, rows: Iterable[int], block: SampleBlock, shift: int
+        self, pending: jobs.PendingBatch, rows: Iterable[int], block: SampleBlock, shift: int
     ) -> None:
         """Have rows decoded; ``shift`` is the number of a row's sample in the block, less the row.
 
@@ -466,18 +458,18 @@ class BatchBuilder:
                 chains[-1].append(row)
             else:
                 chains.append([row])
-        videos = video_cameras(block)  # here, not for every row: it may look at all frames
-        chains = joined_by_keyframes(chains, block, shift, videos)
+        videos = jobs.video_cameras(block)  # here, not for every row: it may look at all frames
+        chains = jobs.joined_by_keyframes(chains, block, shift, videos)
         seen: dict[str, dict[int, np.ndarray]] = {camera: {} for camera in self._layout.cameras}
         runs: dict[int, Callable[[Sequence[int]], int]] = {}
         for chain in chains:
             dataset = datasets[chain[0] + shift]
             if dataset not in runs:
                 own = self._decoders[dataset], self._names[dataset]
-                runs[dataset] = RowDecoding(pending, block, shift, *own, seen, videos).run
+                runs[dataset] = jobs.RowDecoding(pending, block, shift, *own, seen, videos).run
             count = len(chain)
             self._decoded[dataset] += count
-            self._pool.submit(Job(partial(runs[dataset], chain), dataset, count, slot))
+            self._pool.submit(jobs.Job(partial(runs[dataset], chain), dataset, count, slot))
 
     def _wait(self, count: int) -> tuple[SampleBlock, int, int] | None:
         """The source's next samples, as soon as it has any; ``None`` once closed."""
@@ -499,7 +491,7 @@ class BatchBuilder:
         return None
 
     @staticmethod
-    def _write_texts(pending: PendingBatch, texts: Sequence[bytes]) -> None:
+    def _write_texts(pending: jobs.PendingBatch, texts: Sequence[bytes]) -> None:
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         ends = np.cumsum(lengths)
         room = len(pending.views["language_text"])
@@ -512,7 +504,7 @@ class BatchBuilder:
         pending.views["language_text"][: len(joined)] = joined
         pending.views["language_end"][: len(ends)] = ends
 
-    def _repair(self, pending: PendingBatch) -> None:
+    def _repair(self, pending: jobs.PendingBatch) -> None:
         """Have unusable rows repeat a usable row, one of their dataset if there is one."""
         bad = {row for row, _, _ in pending.bad}
         for _, place, reason in pending.bad:
@@ -538,7 +530,7 @@ class BatchBuilder:
                     view[row] = view[good]
             pending.batch.texts[row] = texts[good]
 
-    def _note_non_finite(self, pending: PendingBatch) -> None:
+    def _note_non_finite(self, pending: jobs.PendingBatch) -> None:
         """Find values that are not finite; called before the pool gets the last row.
 
         Raises:

@@ -41,15 +41,7 @@ from autoloader.formats import tensorflow_process
 from autoloader.host.files import DocumentError, open_regular
 from autoloader.host.threads import free_in_forks
 from autoloader.host.units import expanded
-from autoloader.storage.faults import (
-    ChangedError,
-    LimitError,
-    Limits,
-    NoFileSystemError,
-    UnreachableError,
-    check_bytes,
-    check_names,
-)
+from autoloader.storage import faults
 from autoloader.storage.places import CLIENTS, has_client
 
 FRONT_BYTES = 2 * 2**20
@@ -217,9 +209,9 @@ def read_text(path: str) -> str:
         return read_local(path, "document_bytes").decode("utf-8")
     if _here is None and has_client(path):
         return bytes(_ask("whole", path, "document_bytes")).decode("utf-8")
-    limits = Limits.of_environment()
+    limits = faults.Limits.of_environment()
     content = read_bytes(path, 0, limits.document_bytes + 1)
-    check_bytes(path, len(content), "document_bytes", limits)
+    faults.check_bytes(path, len(content), "document_bytes", limits)
     return content.decode("utf-8")
 
 
@@ -233,10 +225,10 @@ def read_local(path: str | Path, most: str) -> bytes:
     Raises:
         OSError: the file cannot be read, is no regular file, or holds more than it may.
     """
-    limits = Limits.of_environment()
+    limits = faults.Limits.of_environment()
     with opened_regular(path, most) as file:
         content = file.read(getattr(limits, most) + 1)
-    check_bytes(str(path), len(content), most, limits)
+    faults.check_bytes(str(path), len(content), most, limits)
     return content
 
 
@@ -254,7 +246,7 @@ def opened_regular(path: str | Path, most: str = "") -> Iterator[BinaryIO]:
     with os.fdopen(descriptors.open(path), "rb") as file:
         if most:
             size = os.fstat(file.fileno()).st_size
-            check_bytes(str(path), size, most, Limits.of_environment())
+            faults.check_bytes(str(path), size, most, faults.Limits.of_environment())
         yield file
 
 
@@ -315,11 +307,11 @@ def directory_names(directory: str) -> list[str]:
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:
     """Entries of a local directory. Raises OSError; ``LimitError``: too many."""
-    limits, found = Limits.of_environment(), []
+    limits, found = faults.Limits.of_environment(), []
     with os.scandir(directory) as entries:
         for entry in entries:
             found.append(entry)
-            check_names(directory, len(found), limits)
+            faults.check_names(directory, len(found), limits)
     return found
 
 
@@ -406,7 +398,7 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
     if error.errno in OUT_OF_DESCRIPTORS:
         return no_descriptor_left(error, path, dataset=dataset)
     scheme, what = scheme_of(path), f"dataset {dataset}: {path}: {error.strerror or error}"
-    if isinstance(error, LimitError):
+    if isinstance(error, faults.LimitError):
         remedy = (
             "look whether the file, and the server, are the ones that are meant; "
             f"{error.variable} lifts the limit"
@@ -421,17 +413,17 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
         remedy = (known and known.access) or (
             f"give this user the right to read it, or the credentials that {scheme}:// takes"
         )
-    elif isinstance(error, NoFileSystemError):
+    elif isinstance(error, faults.NoFileSystemError):
         remedy = (
             f"install what opens {scheme}:// (pip install 'autoloader-rlds[remote]', or "
             "tensorflow-io, which brings TensorFlow more file systems), mount it, or copy it here"
         )
-    elif isinstance(error, ChangedError):
+    elif isinstance(error, faults.ChangedError):
         remedy = (
             "start again: what is there now is read then; index files beside it are of what was "
             "there before, so write them anew (autoloader index --output)"
         )
-    elif isinstance(error, UnreachableError):
+    elif isinstance(error, faults.UnreachableError):
         remedy = "check the network (and https_proxy, where there is one), then start again"
     else:
         remedy = "check that it is whole and readable"
@@ -461,7 +453,7 @@ def _ask(question: str, *arguments: Any) -> Any:
                 ("files", question, arguments), about=str(arguments[0])
             )
         except tensorflow_process.ProcessEndedError as error:
-            raise UnreachableError(5, str(error), arguments[0]) from error
+            raise faults.UnreachableError(5, str(error), arguments[0]) from error
     if isinstance(answer, OSError):
         raise answer
     return answer

@@ -47,13 +47,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.formats.files import (
-    RemoteFile,
-    UnreadableError,
-    opened_anywhere,
-    pread,
-    source_bytes,
-)
+from autoloader.formats import files
 from autoloader.host.threads import free_in_forks
 
 HEADER_BYTES = 12
@@ -71,7 +65,7 @@ _HEADER = struct.Struct("<QI")
 _MASK_DELTA = 0xA282EAD8
 
 
-class MalformedRecordError(UnreadableError):
+class MalformedRecordError(files.UnreadableError):
     """A record that is not what it should be; the message is the reason.
 
     Internal to the library and on purpose no ``AutoloaderError``: whoever reads records turns it
@@ -123,9 +117,9 @@ def read_records(path: str | Path, start: int = 0, stop: int | None = None) -> I
     Raises:
         OSError: the file cannot be opened or read.
     """
-    with opened_anywhere(path) as file:
+    with files.opened_anywhere(path) as file:
         reader = RecordReader(file)
-        walk = walk_records(file, source_bytes(file))
+        walk = walk_records(file, files.source_bytes(file))
         for number, (at, length, lost) in enumerate(walk):
             if stop is not None and number >= stop:
                 break
@@ -141,7 +135,7 @@ def read_records(path: str | Path, start: int = 0, stop: int | None = None) -> I
                 yield Record(number, at + HEADER_BYTES, payload, reason)
 
 
-def walk_records(file: int | RemoteFile, size: int) -> Iterator[tuple[int, int, str | None]]:
+def walk_records(file: int | files.RemoteFile, size: int) -> Iterator[tuple[int, int, str | None]]:
     """Yield (offset of the header, size of the payload in bytes, ``None``) of every record.
 
     Where a length cannot be trusted, the last element has the reason in place of ``None``.
@@ -152,7 +146,7 @@ def walk_records(file: int | RemoteFile, size: int) -> Iterator[tuple[int, int, 
     """
     position, number = 0, 0
     while position < size:
-        header = pread(file, HEADER_BYTES, position)
+        header = files.pread(file, HEADER_BYTES, position)
         lost = f"the file is lost from record {number} on"
         if len(header) < HEADER_BYTES:
             yield position, 0, f"truncated in the header: {lost}"
@@ -177,7 +171,7 @@ class RecordReader:
         file: an open descriptor, or a remote file.
     """
 
-    def __init__(self, file: int | RemoteFile) -> None:
+    def __init__(self, file: int | files.RemoteFile) -> None:
         self._file = file
         self._buffer = bytearray()
 

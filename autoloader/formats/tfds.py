@@ -26,17 +26,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from autoloader.errors import SourceError, SpecError, nearest
-from autoloader.formats import files
+from autoloader.formats import files, places
 from autoloader.formats.dataset import DatasetFormat, PlainReader, ShardSlice, broken, read_json
 from autoloader.formats.features import parse_features
-from autoloader.formats.places import (
-    VERSION,
-    directories,
-    directory_exists,
-    existing_directory,
-    hub_revision,
-    versions_in,
-)
 from autoloader.formats.plain import Step
 from autoloader.formats.records import (
     FOOTER_BYTES,
@@ -96,16 +88,16 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
             f"{field}: {tfds_name!r} is not a TFDS name",
             remedy='write "name", "name:1.0.0" or "name/config:1.0.0"',
         )
-    home = existing_directory(data_dir, dataset=dataset, holds=INFO_FILE)
+    home = places.existing_directory(data_dir, dataset=dataset, holds=INFO_FILE)
     for what, name in (("dataset ", match["name"]), ("config ", match["config"])):
-        if name and not directory_exists(files.join(home, name), dataset=dataset):
+        if name and not places.directory_exists(files.join(home, name), dataset=dataset):
             raise SourceError(
                 f"dataset {dataset}: {home} has no {what}{name!r}",
-                remedy=nearest(name, directories(home)),
+                remedy=nearest(name, places.directories(home)),
                 dataset=dataset,
             )
         home = files.join(home, name) if name else home
-    versions = versions_in(home)
+    versions = places.versions_in(home)
     if not versions:
         raise not_a_version(home, dataset=dataset)
     wanted = match["version"] or "*.*.*"
@@ -122,17 +114,17 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
 
 def not_a_version(directory: str, *, dataset: str) -> SourceError:
     """The error for a directory without metadata; names version directories near it, if any."""
-    below = [files.join(directory, name) for name in versions_in(directory)]
+    below = [files.join(directory, name) for name in places.versions_in(directory)]
     above = Path(directory).parent
     if os.path.isfile(above / "meta/info.json"):
         what = f"dataset {dataset}: {directory} is a folder inside a LeRobot dataset"
         return SourceError(what, remedy=f"give the dataset's folder: {above}", dataset=dataset)
-    if not files.is_remote(directory) and (of := hub_revision(Path(directory))) is not None:
+    if not files.is_remote(directory) and (of := places.hub_revision(Path(directory))) is not None:
         below = [str(of[1])]
     if not below:
-        for child in directories(directory)[: 10 if files.is_remote(directory) else 100]:
+        for child in places.directories(directory)[: 10 if files.is_remote(directory) else 100]:
             inner = files.join(directory, child)
-            below += [files.join(inner, name) for name in versions_in(inner)]
+            below += [files.join(inner, name) for name in places.versions_in(inner)]
     if len(below) == 1:
         remedy = f"give the version directory: {below[0]}"
     elif below:
@@ -169,7 +161,7 @@ class TfdsDirectory(DatasetFormat):
             info = read_json(info_file, dataset=dataset)
         except SourceError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                existing_directory(path, dataset=dataset, holds=INFO_FILE)
+                places.existing_directory(path, dataset=dataset, holds=INFO_FILE)
                 raise not_a_version(path, dataset=dataset) from error
             raise
         features = parse_features(
@@ -179,7 +171,7 @@ class TfdsDirectory(DatasetFormat):
         name = str(info.get("name") or files.name_of(files.parent_of(path)))
         config = info.get("configName")
         version = str(info.get("version") or files.name_of(path))
-        if VERSION.fullmatch(files.name_of(path)) and version != files.name_of(path):
+        if places.VERSION.fullmatch(files.name_of(path)) and version != files.name_of(path):
             raise SourceError(
                 f"dataset {dataset}: {info_file} says version {version[:40]}, and its directory "
                 "has the name of another",
@@ -215,7 +207,7 @@ class TfdsDirectory(DatasetFormat):
         """See ``DatasetFormat``; the error names version directories near the folder."""
         if files.is_remote(path):
             return files.normal(path)
-        directory = existing_directory(path, dataset=dataset, holds=INFO_FILE)
+        directory = places.existing_directory(path, dataset=dataset, holds=INFO_FILE)
         with files.reading(str(path), dataset=dataset):
             there = Path(directory, INFO_FILE).is_file()
         if not there:

@@ -19,18 +19,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from autoloader.errors import SourceError
-from autoloader.formats import Feature, ShardSlice
+from autoloader.formats import Feature, ShardSlice, files
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.features import RAGGED
-from autoloader.formats.files import (
-    RemoteFile,
-    is_remote,
-    opened_anywhere,
-    pread,
-    reading,
-    source_bytes,
-    version_of,
-)
 from autoloader.formats.records import (
     HEADER_BYTES,
     MalformedRecordError,
@@ -230,9 +221,9 @@ def mean_frames(
             remedy="only RLDS datasets (a feature 'steps' with the frames) can be mixed",
             dataset=dataset,
         )
-    if not slices or not is_remote(slices[0].path):
+    if not slices or not files.is_remote(slices[0].path):
         return _mean(slices, countable, PROBE_RECORDS, dataset)
-    versions = [(one, version_of(one.path, one_by_one=False)) for one in slices]
+    versions = [(one, files.version_of(one.path, one_by_one=False)) for one in slices]
     key = versions, [(feature.key, _step_values(feature)) for feature in countable]
     known = _cache.load(key)
     if isinstance(known, int):
@@ -256,7 +247,7 @@ def of_first_records(
     """Answers of ``look`` about the first whole records of a few shards: file, offset, length."""
     found: list[_Found] = []
     for part in slices[:: -(-len(slices) // PROBE_SLICES) or 1]:
-        with reading(part.path, dataset=dataset), opened_anywhere(part.path) as file:
+        with files.reading(part.path, dataset=dataset), files.opened_anywhere(part.path) as file:
             window = _Window(file)
             walk = walk_records(file, len(window))
             for _, (start, length, lost) in zip(range(records), walk, strict=False):
@@ -282,9 +273,9 @@ def _step_values(feature: Feature) -> int:
 class _Window:
     """A file as ``parse_example`` takes it, of which only the bytes that it looks at are read."""
 
-    def __init__(self, file: int | RemoteFile) -> None:
+    def __init__(self, file: int | files.RemoteFile) -> None:
         self._file = file
-        self._size = source_bytes(file)
+        self._size = files.source_bytes(file)
         self._start = 0
         self._data = b""
 
@@ -299,7 +290,7 @@ class _Window:
     def _read(self, position: int, count: int) -> bytes:
         first = position - self._start
         if first < 0 or first + count > len(self._data):
-            self._data = pread(self._file, max(count, WINDOW_BYTES), position)
+            self._data = files.pread(self._file, max(count, WINDOW_BYTES), position)
             self._start, first = position, 0
         return self._data[first : first + count]
 

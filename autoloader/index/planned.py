@@ -25,22 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.index.dataset import DatasetIndex, FramePlaces, GatheredEpisodes
-from autoloader.samples import windows
+from autoloader.samples import draws, windows
 from autoloader.samples.block import (
     SampleBlock,
     by_sample,
     different_frames,
     field_windows,
     linked_rows,
-)
-from autoloader.samples.draws import (
-    PURPOSE_CAMERA,
-    PURPOSE_LANGUAGE,
-    PURPOSE_ORDER,
-    choose_array,
-    fold,
-    fold_array,
-    words_drawn,
 )
 from autoloader.samples.layout import PROVENANCE, BatchLayout, empty_columns, text_places
 from autoloader.samples.resolve import ResolvedDataset
@@ -102,7 +93,7 @@ class RunPlanner:
         self._setting_of = np.asarray([settings.index(d.sample) for d in datasets], dtype=np.int64)
         self._stride = np.asarray([d.stride for d in datasets], dtype=np.int64)
         self._numbers = np.asarray([dataset.index for dataset in datasets], dtype=np.int64)
-        keys = [fold(dataset.key, PURPOSE_ORDER) for dataset in datasets]
+        keys = [draws.fold(dataset.key, draws.PURPOSE_ORDER) for dataset in datasets]
         self._keys = np.asarray(keys, dtype=np.uint64)
         self._has = {
             camera: np.asarray([camera in d.cameras for d in datasets], dtype=np.bool_)
@@ -325,7 +316,7 @@ class _SortedSamples:
 
     def episode_keys(self, rows: slice) -> NDArray[np.uint64]:
         """``block.episode_key`` of each of these samples."""
-        return fold_array(self.keys[rows], *self.ledger[rows, 1:4].T)
+        return draws.fold_array(self.keys[rows], *self.ledger[rows, 1:4].T)
 
 
 def _frame_windows(work: _SortedSamples) -> windows.WindowRows:
@@ -364,7 +355,7 @@ def _ranges(
         for part in work.parts:
             features = part.dataset.cameras.get(camera, ())
             number = sorted(part.dataset.cameras).index(camera) if features else 0
-            drawn = _drawn(work, part, len(features), PURPOSE_CAMERA, number)
+            drawn = _drawn(work, part, len(features), draws.PURPOSE_CAMERA, number)
             for k, feature in enumerate(features):
                 own: Any = slice(None) if drawn is None else drawn == k
                 found = part.episodes.frames(feature.path, raw[part.rows], numbers)
@@ -398,11 +389,11 @@ def _texts(work: _SortedSamples, part: Part) -> list[bytes]:
     told = [part.episodes.language(feature.path, raw_t) for feature in features]
     words = part.dataset.words
     if words.names or words.several:
-        keys = words_drawn(work.episode_keys(part.rows), work.ledger[part.rows, 4])
+        keys = draws.words_drawn(work.episode_keys(part.rows), work.ledger[part.rows, 4])
         told = [
             words.told(one.path, texts, keys) for one, texts in zip(features, told, strict=True)
         ]
-    drawn = _drawn(work, part, len(features), PURPOSE_LANGUAGE)
+    drawn = _drawn(work, part, len(features), draws.PURPOSE_LANGUAGE)
     if drawn is None:
         return told[0]
     return [told[choice][k] for k, choice in enumerate(drawn.tolist())]
@@ -414,7 +405,7 @@ def _drawn(work: _SortedSamples, part: Part, count: int, *purpose: int) -> Ints 
         return None
     keys = work.episode_keys(part.rows)
     parts = (np.full(len(keys), number, np.int64) for number in purpose)
-    return choose_array(fold_array(keys, *parts), count)
+    return draws.choose_array(draws.fold_array(keys, *parts), count)
 
 
 def _fill_features(

@@ -16,17 +16,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.formats import tables
 from autoloader.formats.frames import Encoded
 from autoloader.formats.records import FeatureValue, MalformedRecordError, parse_example
-from autoloader.formats.tables import (
-    NO_FEATURE,
-    NUMBERS,
-    Section,
-    StoredFeature,
-    Texts,
-    Values,
-    numbered,
-)
 from autoloader.host.threads import free_in_forks
 from autoloader.index.dataset import DatasetIndex, FeatureNumbers, GatheredEpisodes
 from autoloader.index.planned import RunPlanner
@@ -122,10 +114,10 @@ class RecordIndex(DatasetIndex):
         self.slice_of = np.zeros(1, np.int32)
         self.record_of = np.zeros(1, np.int64)
         self._shards, self._first = (self,), np.arange(2)
-        self.sections[Section.FIRST_ROWS, NO_FEATURE] = np.zeros(1, np.int64)
+        self.sections[tables.Section.FIRST_ROWS, tables.NO_FEATURE] = np.zeros(1, np.int64)
         self._texts: list[bytes] = []
         for number, own in texts.items():
-            self.sections[Section.TEXT_IDS, number] += np.int32(len(self._texts))
+            self.sections[tables.Section.TEXT_IDS, number] += np.int32(len(self._texts))
             self._texts += own
 
     def episodes_at(self, numbers: NDArray[np.int64]) -> GatheredEpisodes:
@@ -153,7 +145,7 @@ class RecordIndex(DatasetIndex):
             t = t[: dataset.sample.per_episode]
         return t[dataset.turn[0] :: dataset.turn[1]]
 
-    def has(self, kind: Section, feature: int) -> bool:
+    def has(self, kind: tables.Section, feature: int) -> bool:
         """True if the record has values of this section and feature."""
         return (kind, feature) in self.sections
 
@@ -171,7 +163,7 @@ class RecordIndex(DatasetIndex):
 
 def read_record(
     schema: RecordSchema, payload: Any, stop: int | None = None
-) -> tuple[int, Values, Texts]:
+) -> tuple[int, tables.Values, tables.Texts]:
     """A record as an index takes it; see ``formats.tables.ReadRecord``.
 
     A record is read whole or not at all: one feature amiss, and it is damaged. Every range lies
@@ -185,8 +177,8 @@ def read_record(
     else:
         found, payload = _transformed(payload, stop, schema.transform, schema.keys)
     steps = schema.steps(found)
-    values: Values = {}
-    texts: Texts = {}
+    values: tables.Values = {}
+    texts: tables.Texts = {}
     for number, feature in enumerate(schema.features):
         value = found.get(feature.key)
         if feature.role == "frames":
@@ -194,15 +186,15 @@ def read_record(
             lengths = spans[:, 1] - spans[:, 0]
             if len(lengths) and int(lengths.max()) > MAX_FRAME_BYTES:
                 raise MalformedRecordError(f"{feature.path} has a frame of more than 2 GiB")
-            values[Section.FRAME_OFFSETS, number] = spans[:, 0]
-            values[Section.FRAME_LENGTHS, number] = lengths.astype(np.int32)
-        elif feature.role in NUMBERS:
-            kind = NUMBERS[feature.role]
+            values[tables.Section.FRAME_OFFSETS, number] = spans[:, 0]
+            values[tables.Section.FRAME_LENGTHS, number] = lengths.astype(np.int32)
+        elif feature.role in tables.NUMBERS:
+            kind = tables.NUMBERS[feature.role]
             numbers = _numbers(value).reshape(-1, feature.width)
             values[kind, number] = numbers.astype(kind.dtype)
         else:
             ids, texts[number] = _texts(payload, value, feature)
-            values[Section.TEXT_IDS, number] = ids
+            values[tables.Section.TEXT_IDS, number] = ids
     return steps, values, texts
 
 
@@ -249,17 +241,17 @@ def _numbers(value: FeatureValue | None) -> NDArray[Any]:
 
 
 def _texts(
-    payload: Any, value: FeatureValue | None, feature: StoredFeature
+    payload: Any, value: FeatureValue | None, feature: tables.StoredFeature
 ) -> tuple[NDArray[np.int32], list[bytes]]:
     """Id of every step's text, and the texts; of the episode's one text, one id."""
     if feature.role == "points":
         rows = _numbers(value).astype(np.int64).reshape(-1, feature.width)
-        ids, different = numbered(row.tobytes() for row in rows)
+        ids, different = tables.numbered(row.tobytes() for row in rows)
         return ids, [text_of_points(np.frombuffer(row, np.int64)) for row in different]
     if feature.role == "number":
-        return numbered(str(int(one)).encode() for one in _numbers(value).tolist())
+        return tables.numbered(str(int(one)).encode() for one in _numbers(value).tolist())
     ranges = value.ranges if value is not None else []
     if not feature.per_step and not ranges:
         return np.zeros(1, np.int32), [b""]
     strings = [bytes(payload[start:stop]) for start, stop in ranges]
-    return numbered(strings if feature.width == 1 else joined(strings, feature.width))
+    return tables.numbered(strings if feature.width == 1 else joined(strings, feature.width))

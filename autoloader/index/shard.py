@@ -54,14 +54,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.formats.files import (
-    OUT_OF_DESCRIPTORS,
-    descriptors,
-    is_remote,
-    join,
-    no_descriptor_left,
-    opened,
-)
+from autoloader.formats import files
 from autoloader.formats.tables import (
     FIRST_NOTE,
     NO_FEATURE,
@@ -404,8 +397,8 @@ class ShardIndex:
             try:
                 return self._values(key)
             except (OSError, UnusableIndexError) as error:
-                if isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS:
-                    raise no_descriptor_left(error, str(self._source), dataset="") from error
+                if isinstance(error, OSError) and error.errno in files.OUT_OF_DESCRIPTORS:
+                    raise files.no_descriptor_left(error, str(self._source), dataset="") from error
                 if isinstance(self._source, bytes):
                     raise
                 self._build_anew()
@@ -429,7 +422,7 @@ class ShardIndex:
             sections = _Sections(self._touch)
             self.sections, self._data = sections, data
             if not isinstance(self._source, bytes):
-                descriptors.note_map(self.unmap)
+                files.descriptors.note_map(self.unmap)
         values = np.frombuffer(data, entry.kind.dtype, entry.items * entry.width, entry.offset)
         if entry.kind in NUMBERS.values():
             values = values.reshape(-1, entry.width)
@@ -440,7 +433,7 @@ class ShardIndex:
         """A map of the index file, or its content."""
         if isinstance(self._source, bytes):
             return self._source
-        with opened(self._source) as fd:
+        with files.opened(self._source) as fd:
             # Another builder may have replaced the file: by the same content, or it is stale.
             if os.pread(fd, HEADER.size, 0) != self.front.header:
                 raise UnusableIndexError("it was replaced")
@@ -455,7 +448,7 @@ class ShardIndex:
     def _verify(self, entry: Entry) -> None:
         if isinstance(self._source, bytes):
             return
-        with opened(self._source) as fd:
+        with files.opened(self._source) as fd:
             crc = crc_of(fd, entry.offset, entry.offset + entry.nbytes)
         if crc != entry.crc:
             raise UnusableIndexError(f"the checksum of its {entry.kind.name.lower()} is wrong")
@@ -485,7 +478,7 @@ def usable_front(
             ``None``: the folder is not local.
     """
     try:
-        with opened(place, links=False) as fd:
+        with files.opened(place, links=False) as fd:
             check_file(fd, place, data)
             return read_front(partial(os.pread, fd), os.fstat(fd).st_size, identity, fingerprint)
     except FileNotFoundError:
@@ -528,7 +521,7 @@ def any_index(shard: str) -> bool:
 def _cached_name(shard: str) -> str:
     """Front of the names of a shard's indexes in the cache."""
     path = shard
-    if not is_remote(shard):
+    if not files.is_remote(shard):
         path = os.path.abspath(shard)  # noqa: PTH100 a link stays one: its target may be moved
     return hashlib.sha256(path.encode(errors="surrogateescape")).hexdigest()[:24]
 
@@ -536,7 +529,7 @@ def _cached_name(shard: str) -> str:
 def beside_data(shard: str, fingerprint: bytes) -> str:
     """Path or URL of a shard file's index beside the data."""
     directory, _, name = shard.rpartition("/")
-    return join(directory, BESIDE_FOLDER, f"{name}-{fingerprint.hex()[:16]}{SUFFIX}")
+    return files.join(directory, BESIDE_FOLDER, f"{name}-{fingerprint.hex()[:16]}{SUFFIX}")
 
 
 def publish(

@@ -23,17 +23,8 @@ from autoloader.index.dataset import DatasetIndex
 from autoloader.index.shard import VERSION
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.schema import held_role
+from autoloader.samples.transforms import keep
 from autoloader.samples.transforms.fields import is_text
-from autoloader.samples.transforms.keep import (
-    ALL_STEPS,
-    DatasetCount,
-    Ranges,
-    RuleLoss,
-    TextRuns,
-    left_by_rules,
-    samples_per_episode,
-    valid_per_episode,
-)
 from autoloader.samples.weights import drawn_by
 from autoloader.samples.windows import valid_ranges
 from autoloader.sampling.episodes import DatasetTable
@@ -41,7 +32,7 @@ from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.sample import EdgesSpec, matcher
 
 
-def valid_t(index: DatasetIndex) -> Ranges | None:
+def valid_t(index: DatasetIndex) -> keep.Ranges | None:
     """The valid t of each episode, or ``None`` where windows alone decide."""
     left = None if index.dataset.transform is None else _allowed_by_function(index)
     return left if index.dataset.keep is None else _left_by_rules(index, left)[0]
@@ -56,10 +47,10 @@ def remaining_episodes(index: DatasetIndex) -> NDArray[np.bool_]:
     return np.asarray(index.steps > 0 if left is None else left.counts() > 0)
 
 
-def count_indexed(index: DatasetIndex) -> DatasetCount:
+def count_indexed(index: DatasetIndex) -> keep.DatasetCount:
     """Counts of the episodes and samples of an index."""
     dataset, strided = index.dataset, index.strided
-    every = samples_per_episode(dataset.sample, strided)
+    every = keep.samples_per_episode(dataset.sample, strided)
     dropped, left, lost = 0, every, []
     allowed = None
     if dataset.transform is not None:
@@ -67,21 +58,21 @@ def count_indexed(index: DatasetIndex) -> DatasetCount:
         drops, bars = dataset.transform.rules
         dropped = int((index.steps == 0).sum())
         if dropped:
-            lost.append(RuleLoss(drops, dropped, 0))
+            lost.append(keep.RuleLoss(drops, dropped, 0))
     if allowed is not None:
-        left = samples_per_episode(dataset.sample, strided, allowed)
+        left = keep.samples_per_episode(dataset.sample, strided, allowed)
         whole = int(((every > 0) & (left == 0)).sum())
-        lost.append(RuleLoss(bars, whole, int((every - left).sum())))
+        lost.append(keep.RuleLoss(bars, whole, int((every - left).sum())))
     if dataset.keep is not None:
         allowed, by_rule = _left_by_rules(index, allowed)
-        left = samples_per_episode(dataset.sample, strided, allowed)
+        left = keep.samples_per_episode(dataset.sample, strided, allowed)
         lost += by_rule
     drawn = _drawn(index, allowed)
-    return DatasetCount(
+    return keep.DatasetCount(
         episodes=index.episodes,
         frames=int(index.steps.sum(dtype=np.int64)),
         samples=int(left.sum()) if drawn is None else len(drawn),
-        size=int(valid_per_episode(dataset.sample, strided, allowed).sum()),
+        size=int(keep.valid_per_episode(dataset.sample, strided, allowed).sum()),
         short_episodes=int((every == 0).sum()) - dropped,
         damaged=index.damage_reasons(),
         estimated=False,
@@ -133,7 +124,7 @@ def _speaks(index: DatasetIndex, feature: Feature, says: Callable[[str], bool]) 
     return False
 
 
-def _allowed_by_function(index: DatasetIndex) -> Ranges | None:
+def _allowed_by_function(index: DatasetIndex) -> keep.Ranges | None:
     """The valid t of each episode, or ``None`` where the transform bars no step."""
     valid = index.valid_steps()
     if valid.all():
@@ -148,25 +139,25 @@ def _allowed_by_function(index: DatasetIndex) -> Ranges | None:
     after = np.concatenate([valid[1:], [False]])
     ends = np.flatnonzero(valid & (edges[1:] | ~after)) + 1
     episode = np.searchsorted(first, begins, side="right") - 1
-    allowed = Ranges.of(len(steps), episode, begins - first[episode], ends - first[episode])
-    windows = Ranges.spans(*valid_ranges(index.dataset.sample, index.strided))
+    allowed = keep.Ranges.of(len(steps), episode, begins - first[episode], ends - first[episode])
+    windows = keep.Ranges.spans(*valid_ranges(index.dataset.sample, index.strided))
     return windows.both(allowed.strided(index.dataset.stride))
 
 
 def _left_by_rules(
-    index: DatasetIndex, allowed: Ranges | None
-) -> tuple[Ranges, tuple[RuleLoss, ...]]:
+    index: DatasetIndex, allowed: keep.Ranges | None
+) -> tuple[keep.Ranges, tuple[keep.RuleLoss, ...]]:
     """(ranges of steps that ``keep`` leaves, the losses by each rule)."""
     dataset = index.dataset
     assert dataset.keep is not None
     texts = {one.key: _texts_of(index, one) for one in dataset.keep.features}
     sets = dataset.keep.sets_of(index.episodes, texts)
     if allowed is None:
-        allowed = Ranges.spans(*valid_ranges(dataset.sample, index.strided))
-    return left_by_rules(allowed, sets, dataset.stride)
+        allowed = keep.Ranges.spans(*valid_ranges(dataset.sample, index.strided))
+    return keep.left_by_rules(allowed, sets, dataset.stride)
 
 
-def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
+def _texts_of(index: DatasetIndex, feature: Feature) -> keep.TextRuns:
     """An indexed text of every episode."""
     known: dict[bytes, int] = {}
     parts = [np.empty((0, 4), dtype=np.int64)]
@@ -181,16 +172,16 @@ def _texts_of(index: DatasetIndex, feature: Feature) -> TextRuns:
             length = np.diff(at, append=len(ids))
             part = np.stack([episode[at], step[at], step[at] + length, ids[at]], axis=1)
         else:
-            whole = np.full(len(ids), ALL_STEPS)
+            whole = np.full(len(ids), keep.ALL_STEPS)
             part = np.stack([np.arange(mine.start, mine.stop), 0 * whole, whole, ids], axis=1)
         different, which = np.unique(part[:, 3], return_inverse=True)
         new = [known.setdefault(text_of(one), len(known)) for one in different.tolist()]
         part[:, 3] = np.asarray(new, dtype=np.int64)[which]
         parts.append(part)
-    return TextRuns(np.concatenate(parts), tuple(known))
+    return keep.TextRuns(np.concatenate(parts), tuple(known))
 
 
-def _drawn(index: DatasetIndex, kept: Ranges | None) -> NDArray[np.int32] | None:
+def _drawn(index: DatasetIndex, kept: keep.Ranges | None) -> NDArray[np.int32] | None:
     """[N] which valid t each sample of a pass is, by weights; ``None``: each once.
 
     Raises:
@@ -200,7 +191,7 @@ def _drawn(index: DatasetIndex, kept: Ranges | None) -> NDArray[np.int32] | None
     if weights is None or not dataset.drawn_by_weight:
         return None
     first, stop = valid_ranges(dataset.sample, index.strided)
-    ranges = Ranges.spans(first, stop) if kept is None else kept
+    ranges = keep.Ranges.spans(first, stop) if kept is None else kept
     counts = ranges.counts()
     episode = np.repeat(np.arange(index.episodes), counts)
     place = np.arange(len(episode)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -59,16 +59,7 @@ from pathlib import Path
 import numpy as np
 
 from autoloader.errors import UsageError
-from autoloader.host import storage
-from autoloader.host.files import (
-    READ_OWN,
-    open_or_begin,
-    own_folder,
-    read_whole,
-    set_aside,
-    write_whole,
-    written_by_others,
-)
+from autoloader.host import files, storage
 from autoloader.host.threads import LoaderThread, free_in_forks
 from autoloader.host.units import expanded, format_bytes
 from autoloader.storage.clients.client import RemoteIdentity
@@ -223,9 +214,9 @@ class Room:
         self._plans: dict[object, Mapping[str, float]] = {}
         self._held: set[str] = set()
         self._told_full = False
-        self._leases = open_or_begin(folder / _LEASES)
+        self._leases = files.open_or_begin(folder / _LEASES)
         try:
-            self._others = open_or_begin(folder / _LEASES)
+            self._others = files.open_or_begin(folder / _LEASES)
         except OSError:
             os.close(self._leases)
             raise
@@ -303,7 +294,7 @@ class Room:
         except FileNotFoundError:
             return
         note = {"inode": found.st_ino, "path": path, **identity.plain()}
-        write_whole(self.folder / f"{key}.json", json.dumps(note))
+        files.write_whole(self.folder / f"{key}.json", json.dumps(note))
 
     def close(self) -> None:
         """Let go of all leases; the last use of it."""
@@ -485,8 +476,8 @@ class RemoteShard:
         why = "" if stat.S_ISREG(found.st_mode) else "it is no regular file"
         if found.st_size != self.identity.size:  # one of ours is whole
             why = why or f"it holds {found.st_size} bytes, and the shard {self.identity.size}"
-        if why := why or written_by_others(self.whole_path, found):
-            set_aside(self.whole_path, why)
+        if why := why or files.written_by_others(self.whole_path, found):
+            files.set_aside(self.whole_path, why)
         return not why
 
     def _ask_for(
@@ -548,14 +539,14 @@ class RemoteShard:
 
     def _fill_from_whole(self, stretches: Sequence[Stretch]) -> None:
         try:
-            descriptor = os.open(self.whole_path, READ_OWN)
+            descriptor = os.open(self.whole_path, files.READ_OWN)
         except FileNotFoundError:  # it made room for another one just now
             self.begin(stretches, lambda: True)()
             return
         try:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
             for at, view in stretches:
-                read_whole(descriptor, view, at)
+                files.read_whole(descriptor, view, at)
         finally:
             os.close(descriptor)
 
@@ -572,7 +563,7 @@ class ShardCache:
     """
 
     def __init__(self, folder: Path, floor_bytes: int = DISK_FLOOR_BYTES) -> None:
-        folder = own_folder(Path(os.path.realpath(folder)))
+        folder = files.own_folder(Path(os.path.realpath(folder)))
         self.room = Room(folder, floor_bytes)
         self._shards: dict[str, RemoteShard] = {}
         self._lock = threading.Lock()

@@ -250,7 +250,7 @@ def test_a_cache_that_cannot_be_opened_leaves_no_file_open(
         opened.append(open_or_begin(path))
         return opened[0]
 
-    monkeypatch.setattr(shards, "open_or_begin", refused)
+    monkeypatch.setattr(shards.files, "open_or_begin", refused)
     with pytest.raises(OSError, match="too many open files"):
         Room(tmp_path, 0)
     left = [os.path.realpath(one) for one in Path("/proc/self/fd").iterdir()]

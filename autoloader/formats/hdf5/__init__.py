@@ -25,18 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.errors import SourceError
-from autoloader.formats import files
+from autoloader.formats import episodes, files
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.dataset import PlainReader, ShardSlice
-from autoloader.formats.episodes import (
-    ARRAY_SECTIONS,
-    GiveEpisode,
-    StoredEpisode,
-    StoredFormat,
-    fitting,
-    identity_of,
-    marks_of,
-)
 from autoloader.formats.features import ARRAY, SLAB, Feature
 from autoloader.formats.files import UnreadableError, naming
 from autoloader.formats.frames import ArrayPicture, Encoded, SlabRead
@@ -72,7 +63,7 @@ _read = JsonCache("hdf5-layouts", version=1)
 
 
 @dataclass(frozen=True)
-class Hdf5Directory(StoredFormat):
+class Hdf5Directory(episodes.StoredFormat):
     """A folder of HDF5 files, or one of them; see ``DatasetFormat``.
 
     Attributes:
@@ -82,7 +73,7 @@ class Hdf5Directory(StoredFormat):
 
     title: ClassVar[str] = "HDF5"
     marker: ClassVar[str] = "*.h*5*"
-    pictures = ARRAY_SECTIONS
+    pictures = episodes.ARRAY_SECTIONS
 
     schema: Schema = field(default_factory=Schema)
     scans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -162,11 +153,11 @@ class Hdf5Directory(StoredFormat):
         os.stat(path)  # noqa: PTH116  (raises where it is not there)
         more = [str(one) for one in self.schema.files_beside(path)]
         root = os.path.dirname(path) if path == self.path else self.path  # noqa: PTH120
-        return identity_of([path, *more], root, self.schema.model_dump_json().encode())
+        return episodes.identity_of([path, *more], root, self.schema.model_dump_json().encode())
 
     def stored(
         self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
-    ) -> Iterator[GiveEpisode]:
+    ) -> Iterator[episodes.GiveEpisode]:
         """See ``StoredFormat``."""
         del notes
         records = range(len(self.episodes_of(path)))[only]
@@ -227,7 +218,7 @@ class Hdf5Directory(StoredFormat):
 
     def _stored(
         self, file: Any, path: str, record: int, only: Collection[str] | None
-    ) -> StoredEpisode:
+    ) -> episodes.StoredEpisode:
         """An episode as the index takes it. Raises UnreadableError."""
         group, steps, fault = self.episodes_of(path)[record]
         values: dict[str, Any] = {}
@@ -238,13 +229,13 @@ class Hdf5Directory(StoredFormat):
                 if only is not None and name not in only:
                     continue
                 if feature.kind == "image":
-                    values[name] = marks_of(self.cameras.index(name), steps)
+                    values[name] = episodes.marks_of(self.cameras.index(name), steps)
                 elif name == LANGUAGE:
                     said = language(file, path, group, self.schema)
                     values[name] = [(said or "").encode()]
                 elif feature.kind == "tensor" and feature.encoding is None:
                     values[name] = _numbers(_array(file, group, name, steps), name, feature)
-        return StoredEpisode(
+        return episodes.StoredEpisode(
             write_example(values), steps, partial(self._frames, file, path, record)
         )
 
@@ -265,7 +256,7 @@ class Hdf5Directory(StoredFormat):
                 return frames_of(array, path, bgr=order == "bgr", rotated=schema.rotate > 0)
 
 
-def _refuse(error: UnreadableError) -> StoredEpisode:
+def _refuse(error: UnreadableError) -> episodes.StoredEpisode:
     raise error
 
 
@@ -369,7 +360,7 @@ def _numbers(array: Any, name: str, feature: Feature) -> Any:
     if array.nbytes > MOST_NUMBER_BYTES:
         raise UnreadableError(f"{name} says that it has {array.nbytes:,} bytes")
     dtype = np.float32 if "float" in feature.dtype else np.int64
-    return fitting(array[()], dtype, name).reshape(-1)
+    return episodes.fitting(array[()], dtype, name).reshape(-1)
 
 
 class Hdf5Reader(PlainReader[Hdf5Directory]):

@@ -27,19 +27,7 @@ from typing import Any, Literal, NamedTuple
 from autoloader.errors import SpecError
 from autoloader.formats import DatasetFormat, Feature, files
 from autoloader.samples.draws import Keys
-from autoloader.samples.transforms.fields import (
-    BETWEEN,
-    NUMBERS,
-    check_camera,
-    check_encoding,
-    check_language,
-    check_same_kind,
-    described,
-    find_feature,
-    is_code,
-    is_several,
-    unfit,
-)
+from autoloader.samples.transforms import fields
 from autoloader.samples.transforms.keep import Keep
 from autoloader.spec import AnyOf, CameraSpec, DatasetSpec
 from autoloader.spec.sample import matcher
@@ -94,14 +82,16 @@ def bind_cameras(
     cameras, present = {}, {}
     for camera, choice in declared.images.items():
         field = f"{where}.images.{camera}"
-        cameras[camera] = tuple(find_feature(features, path, field=field) for path in choice.paths)
+        cameras[camera] = tuple(
+            fields.find_feature(features, path, field=field) for path in choice.paths
+        )
         if mixture[camera].depth:
             _check_depth(cameras[camera], mixture[camera], field=field)
         else:
             for feature in cameras[camera]:
-                check_camera(feature, field=field, features=features)
+                fields.check_camera(feature, field=field, features=features)
         if choice.present:
-            flag = find_feature(features, choice.present, field=f"{field}.present")
+            flag = fields.find_feature(features, choice.present, field=f"{field}.present")
             _check_flag(flag, field=f"{field}.present")
             present[camera] = flag
     return BoundCameras(cameras, present, turned, files_are)
@@ -109,10 +99,10 @@ def bind_cameras(
 
 def _check_flag(feature: Feature, *, field: str) -> None:
     """Refuse a feature that is no bool or number of a step or an episode."""
-    if feature.kind != "tensor" or feature.dtype not in NUMBERS or feature.shape:
+    if feature.kind != "tensor" or feature.dtype not in fields.NUMBERS or feature.shape:
         remedy = "give a bool or a number of the steps or of the episode; 0 means absent"
-        raise unfit(feature, field, "is not a flag", remedy)
-    check_encoding(feature, field=field)
+        raise fields.unfit(feature, field, "is not a flag", remedy)
+    fields.check_encoding(feature, field=field)
 
 
 def _reversed_cameras(
@@ -203,14 +193,14 @@ def _check_depth(choices: Sequence[Feature], camera: CameraSpec, *, field: str) 
     for feature in choices:
         in_numbers = feature.kind == "image" and feature.encoding in _PACKINGS
         if not in_numbers and not is_depth_picture(feature):
-            raise unfit(feature, field, "is not a depth frame", _ALLOWED)
+            raise fields.unfit(feature, field, "is not a depth frame", _ALLOWED)
         if camera.depth == "uint16" and "float" in feature.dtype:
             remedy = "write depth: float32 for the camera, which holds both exactly"
-            raise unfit(feature, field, "does not fit the camera's depth: uint16", remedy)
+            raise fields.unfit(feature, field, "does not fit the camera's depth: uint16", remedy)
     if len({(one.encoding, one.dtype, one.shape) for one in choices}) > 1:
         raise SpecError(
             f"{field}: any_of mixes depth frames that are stored in different ways: "
-            + ", ".join(f"{one.path} ({described(one)})" for one in choices),
+            + ", ".join(f"{one.path} ({fields.described(one)})" for one in choices),
             remedy="draw from features of one type and shape",
         )
 
@@ -242,7 +232,7 @@ class Words:
             return [self.names[path].get(one, b"") for one in stored]
         if not self.several:
             return list(stored)
-        said = [[one for one in text.split(BETWEEN) if one.strip()] for text in stored]
+        said = [[one for one in text.split(fields.BETWEEN) if one.strip()] for text in stored]
         if self.several == "first" or drawn is None:
             return [texts[0] if texts else b"" for texts in said]
         said = said * len(drawn) if len(said) == 1 else said
@@ -296,23 +286,23 @@ def _features_of(
     choice = declared.language
     if choice is None:
         return (), Words()
-    features = tuple(find_feature(found, path, field=place) for path in choice.paths)
+    features = tuple(fields.find_feature(found, path, field=place) for path in choice.paths)
     names = {}
     for feature in features:
-        if is_code(feature):
+        if fields.is_code(feature):
             names[feature.path] = _names_of(choice, feature, directory, place)
             continue
         if choice.names:
             remedy = "leave names out, or name the feature that holds the number of the task"
-            raise unfit(feature, f"{place}.names", "is not an integer", remedy)
-        if not is_several(feature):
-            check_language(feature, field=place)
+            raise fields.unfit(feature, f"{place}.names", "is not an integer", remedy)
+        if not fields.is_several(feature):
+            fields.check_language(feature, field=place)
             if choice.several:
-                raise unfit(feature, f"{place}.several", "is one text", "leave several out")
+                raise fields.unfit(feature, f"{place}.several", "is one text", "leave several out")
         elif not choice.several:
             remedy = f"write language: {{path: {feature.path}, several: draw}} (or first)"
-            raise unfit(feature, place, "is several texts, and a sample has one", remedy)
-    check_same_kind(features, field=place)
+            raise fields.unfit(feature, place, "is several texts, and a sample has one", remedy)
+    fields.check_same_kind(features, field=place)
     return features, Words(names, choice.several)
 
 
@@ -330,5 +320,5 @@ def _names_of(
     if not lines:
         why = f"has numbers, and {directory.path} has no {file} with their meanings"
         remedy = f"write language: {{path: {feature.path}, names: {{0: pick up the block}}}}"
-        raise unfit(feature, place, why, remedy)
+        raise fields.unfit(feature, place, why, remedy)
     return {str(number).encode(): line.encode() for number, line in enumerate(lines)}

@@ -16,21 +16,15 @@ from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree
 
 from autoloader.storage import faults
+from autoloader.storage.clients import web
 from autoloader.storage.clients.client import RemoteIdentity, of_entry
-from autoloader.storage.clients.web import (
-    Answer,
-    Request,
-    WebClient,
-    finding_credentials,
-    pin_header,
-)
 from autoloader.storage.faults import Meter
 
 _REGION = "x-amz-bucket-region"
 _AWS = (".amazonaws.com", ".amazonaws.com.cn")
 
 
-class S3Client(WebClient):
+class S3Client(web.WebClient):
     """S3 and its like; see ``storage.clients.client.Client``."""
 
     lists = True
@@ -59,7 +53,7 @@ class S3Client(WebClient):
         names: dict[str, RemoteIdentity | None] = {}
         while True:
             query = urlencode(sorted(asked.items()), quote_via=quote, safe="-_.~")
-            answer = self._answered(Request("GET", f"{address}?{query}", directory, meter))
+            answer = self._answered(web.Request("GET", f"{address}?{query}", directory, meter))
             page = ElementTree.fromstring(answer.body)  # noqa: S314 of a store that the user trusts
             for one in page.iterfind("{*}CommonPrefixes"):
                 names[_word(one, "Prefix")[len(prefix) : -1]] = None
@@ -75,13 +69,13 @@ class S3Client(WebClient):
     def write(self, path: str, content: bytes, meter: Meter) -> None:
         """Write a small file."""
         address, _ = self._address(path, None)
-        self._answered(Request("PUT", address, path, meter, content=content))
+        self._answered(web.Request("PUT", address, path, meter, content=content))
 
     def _address(self, path: str, of: RemoteIdentity | None) -> tuple[str, dict[str, str]]:
         bucket, _, name = path.partition("://")[2].partition("/")
-        return f"s3://{bucket}/{quote(name, safe='/-_.~')}", pin_header(of)
+        return f"s3://{bucket}/{quote(name, safe='/-_.~')}", web.pin_header(of)
 
-    def _send(self, request: Request) -> Answer:
+    def _send(self, request: web.Request) -> web.Answer:
         """The answer of the region that the bucket lies in."""
         bucket, _, inside = request.address.partition("://")[2].partition("/")
         while True:
@@ -107,14 +101,14 @@ class S3Client(WebClient):
             return f"https://{host}/{bucket}/"
         return f"https://{bucket}.{host}/"
 
-    def _signed(self, request: Request, region: str) -> Request:
+    def _signed(self, request: web.Request, region: str) -> web.Request:
         """The request with a signature; as it is, without credentials."""
         if self._credentials is None:
             return request
         from botocore.auth import S3SigV4Auth
         from botocore.awsrequest import AWSRequest
 
-        with finding_credentials(request.path):
+        with web.finding_credentials(request.path):
             asked = AWSRequest(
                 request.method,
                 request.address,
@@ -124,12 +118,12 @@ class S3Client(WebClient):
             S3SigV4Auth(self._credentials.get_frozen_credentials(), "s3", region).add_auth(asked)
         return replace(request, headers={name: str(one) for name, one in asked.headers.items()})
 
-    def _told(self, answer: Answer) -> RemoteIdentity:
+    def _told(self, answer: web.Answer) -> RemoteIdentity:
         """The version as a listing tells it, without a time."""
         size = int(answer.headers["Content-Length"])
         return of_entry({"size": size, "ETag": answer.headers.get("ETag")})
 
-    def _is_another(self, answer: Answer, of: RemoteIdentity) -> bool:
+    def _is_another(self, answer: web.Answer, of: RemoteIdentity) -> bool:
         tag = answer.headers.get("ETag")
         return bool(tag) and tag != of.tag
 
