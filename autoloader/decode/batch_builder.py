@@ -458,15 +458,14 @@ class BatchBuilder:
                 chains[-1].append(row)
             else:
                 chains.append([row])
-        videos = jobs.video_cameras(block)  # here, not for every row: it may look at all frames
-        chains = jobs.joined_by_keyframes(chains, block, shift, videos)
+        chains = jobs.joined_by_keyframes(chains, block, shift)
         seen: dict[str, dict[int, np.ndarray]] = {camera: {} for camera in self._layout.cameras}
         runs: dict[int, Callable[[Sequence[int]], int]] = {}
         for chain in chains:
             dataset = datasets[chain[0] + shift]
             if dataset not in runs:
                 own = self._decoders[dataset], self._names[dataset]
-                runs[dataset] = jobs.RowDecoding(pending, block, shift, *own, seen, videos).run
+                runs[dataset] = jobs.RowDecoding(pending, block, shift, *own, seen).run
             count = len(chain)
             self._decoded[dataset] += count
             self._pool.submit(jobs.Job(partial(runs[dataset], chain), dataset, count, slot))

@@ -108,7 +108,6 @@ class RowDecoding:
         name: name of the dataset.
         seen: camera → number of a frame in the block → pixels of a row that has it decoded. All
             rows of a block add to it.
-        videos: see ``video_cameras``.
     """
 
     pending: PendingBatch
@@ -117,12 +116,13 @@ class RowDecoding:
     decoders: Mapping[str, Decoder]
     name: str
     seen: Mapping[str, dict[int, np.ndarray]]
-    videos: Set[str]
 
     def run(self, rows: Sequence[int]) -> int:
         """Decode these rows of the batch; the number of frames decoded."""
+        decoded = 0
         try:
-            decoded = sum(self._videos(one, rows) for one in self.decoders if one in self.videos)
+            for camera in self.block.videos & self.decoders.keys():
+                decoded += self._videos(camera, rows)
             for row in rows:
                 number = row + self.shift
                 try:
@@ -252,21 +252,13 @@ class RowDecoding:
         return decoded
 
 
-def video_cameras(block: SampleBlock) -> Set[str]:
-    """Cameras of which a block has frames of videos; it looks at every frame of data without."""
-    every = block.frames.items()
-    return {camera for camera, frames in every if any(isinstance(k, VideoFrame) for k in frames)}
-
-
-def joined_by_keyframes(
-    chains: list[list[int]], block: SampleBlock, shift: int, videos: Set[str]
-) -> list[list[int]]:
+def joined_by_keyframes(chains: list[list[int]], block: SampleBlock, shift: int) -> list[list[int]]:
     """Chains of rows, those joined that show frames of one keyframe; see ``RowDecoding``."""
-    if not videos:
+    if not block.videos:
         return chains
     kinds = [
         [one.shared if isinstance(one, VideoFrame) else None for one in block.frames[camera]]
-        for camera in videos
+        for camera in block.videos
     ]
     joined = list(range(len(chains)))
 

@@ -314,20 +314,26 @@ class FramePlaces(NamedTuple):
         """Places of some frames in one row, counted row by row."""
         return FramePlaces._make(one if one is None else one.ravel()[rows] for one in self)
 
-    def finish(self, frames: list[Encoded | None], datasets: Sequence[int]) -> None:
+    def finish(self, frames: list[Encoded | None], datasets: Sequence[int]) -> bool:
         """Make frames of the bytes that were read, in place; ``None`` stays.
 
         Args:
             frames: bytes of the frames.
             datasets: index of the dataset of each frame.
+
+        Returns:
+            True if some are frames of videos.
         """
-        for row, make in enumerate(() if self.make is None else self.make.tolist()):
+        if self.make is None:
+            return False
+        for row, make in enumerate(self.make.tolist()):
             data = frames[row]
             if make is not None and isinstance(data, memoryview):
                 frames[row] = make(data)
         videos = {row: one for row, one in enumerate(frames) if isinstance(one, VideoFrame)}
         for row, one in share(videos, datasets):
             frames[row] = one
+        return bool(videos)
 
 
 class GatheredEpisodes:
@@ -359,7 +365,7 @@ class GatheredEpisodes:
         self.steps = steps.astype(np.int64)
         self._numbers = numbers
         of = self.slice_of
-        edges = [0, *(np.flatnonzero(of[1:] != of[:-1]) + 1).tolist(), len(of)]
+        edges = [0, *((of[1:] != of[:-1]).nonzero()[0] + 1).tolist(), len(of)]
         self._parts = [
             (slice(start, stop), shards[number])
             for (start, stop), number in zip(pairwise(edges), of[edges[:-1]].tolist(), strict=True)
@@ -390,11 +396,13 @@ class GatheredEpisodes:
             KeyError: the spec names no such camera feature.
         """
         number = self._numbers["frames", feature_path]
-        offset = self._gathered(Section.FRAME_OFFSETS, number, raw)
-        length = self._gathered(Section.FRAME_LENGTHS, number, raw)
-        file, key, make = np.empty(raw.shape, np.int32), offset + length, None
+        offset, key = np.empty(raw.shape, np.int64), np.empty(raw.shape, np.int64)
+        length, file, make = np.empty(raw.shape, np.int32), np.empty(raw.shape, np.int32), None
+        wanted = self._first[:, None] + raw
         for rows, shard in self._parts:
-            records, at = self._rows[rows], self._first[rows, None] + raw[rows]
+            records, at = self._rows[rows], wanted[rows]
+            offset[rows] = shard.sections[Section.FRAME_OFFSETS, number].take(at)
+            length[rows] = shard.sections[Section.FRAME_LENGTHS, number].take(at)
             if not shard.has(Section.FRAME_FILES, number):
                 file[rows] = files.setdefault(shard.path, len(files))
             else:
@@ -403,13 +411,14 @@ class GatheredEpisodes:
                     path = _video_path(shard, each)
                     file[rows][ids == each] = files.setdefault(path, len(files))
             made: Iterator[MakeFrame | None]
-            if shard.has(Section.FRAME_KEYS, number) and shard.has(Section.PICTURE_STARTS, number):
-                key[rows], made = _array_pictures(shard, number, records, at)
-            elif shard.has(Section.FRAME_KEYS, number):
-                key[rows], made = _video_frames(shard, number, records, at)
-            elif shard.has(Section.PICTURE_STARTS, number):
+            packed = shard.has(Section.PICTURE_STARTS, number)
+            if shard.has(Section.FRAME_KEYS, number):
+                pictures = _array_pictures if packed else _video_frames
+                key[rows], made = pictures(shard, number, records, at)
+            elif packed:
                 key[rows], made = _packed_pictures(shard, number, records, at)
             else:
+                key[rows] = offset[rows] + length[rows]
                 continue
             make = np.full(raw.shape, None) if make is None else make
             make[rows] = np.fromiter(made, object, at.size).reshape(at.shape)
@@ -421,7 +430,10 @@ class GatheredEpisodes:
         Raises:
             KeyError: the spec names no such numeric feature.
         """
-        return self._gathered(Section.COLUMN, self._numbers["column", feature_path], raw)
+        key = Section.COLUMN, self._numbers["column", feature_path]
+        at = self._first[:, None] + raw
+        found = [shard.sections[key].take(at[rows], axis=0) for rows, shard in self._parts]
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
     def several(
         self, features: Sequence[tuple[str, str]], raw: NDArray[np.int64]
@@ -456,12 +468,6 @@ class GatheredEpisodes:
         for rows, shard in self._parts:
             texts += shard.texts(shard.sections[Section.TEXT_IDS, number].take(at[rows]))
         return texts
-
-    def _gathered(self, kind: Section, number: int, raw: NDArray[np.int64]) -> NDArray[Any]:
-        """A section's values at steps [n, R] of each episode."""
-        at = self._first[:, None] + raw
-        found = [shard.sections[kind, number].take(at[rows], axis=0) for rows, shard in self._parts]
-        return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def _video_path(shard: EpisodeTables, number: int) -> str:

@@ -121,7 +121,7 @@ class RunPlanner:
             columns[f"frame_mask/{camera}"][:] = window.inside & has[work.dataset, None]
         raw = window.index * work.stride[:, None]
         files, ranges = _ranges(work, list(self._has), raw)
-        for part in work.parts:
+        for part in [part for part in work.parts if part.dataset.present]:
             flags = part.dataset.present
             stored = [(held_role(feature), feature.path) for feature in flags.values()]
             found = part.episodes.several(stored, raw[part.rows])
@@ -151,7 +151,7 @@ class RunPlanner:
         of = planned.dataset.astype(np.int64)
         order = np.lexsort((planned.episode, of, self._setting_of[of]))
         dataset, episode = of[order], planned.episode[order]
-        edges = [0, *(np.flatnonzero(dataset[1:] != dataset[:-1]) + 1).tolist(), len(order)]
+        edges = [0, *((dataset[1:] != dataset[:-1]).nonzero()[0] + 1).tolist(), len(order)]
         parts = []
         ledger = np.ones((len(order), len(PROVENANCE) + 1), np.int64)
         ledger[:, 0], ledger[:, 1] = self._numbers[dataset], planned.pass_[order]
@@ -339,9 +339,8 @@ def _frame_windows(work: _SortedSamples) -> windows.WindowRows:
 
 def _evaluated(field: NumericField, episodes: GatheredEpisodes, raw: Ints) -> NDArray[np.float32]:
     """[n, R, width] a field at raw steps [n, R]."""
-    columns = {path: episodes.column(path, raw) for path in field.paths()}
-    flat = {path: column.reshape(raw.size, -1) for path, column in columns.items()}
-    return field.evaluate(flat, raw.size).reshape(*raw.shape, field.width)
+    columns = {path: episodes.column(path, raw).reshape(raw.size, -1) for path in field.paths()}
+    return field.evaluate(columns, raw.size).reshape(*raw.shape, field.width)
 
 
 def _ranges(

@@ -6,7 +6,7 @@ from (``pipeline.graph``, ``pipeline.read``), decoding (``decode``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -108,6 +108,7 @@ class SampleBlock:
             dataset is chained.
         nbytes: bytes held by frames and numbers; 0 where nobody asks.
         lease: decoded frames of the block; ``None``: all are decoded anew.
+        videos: cameras that have frames of videos.
     """
 
     columns: dict[str, NDArray[Any]]
@@ -119,6 +120,7 @@ class SampleBlock:
     linked: list[bool] | None = None
     nbytes: int = 0
     lease: FrameLease | None = None
+    videos: Set[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self.frame_row)

@@ -19,7 +19,7 @@ from lerobot_checks import TOP, check, samples_of, spec_of
 from lerobot_files import HEIGHT, WIDTH, LeRobotFiles
 
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
-from autoloader.decode.jobs import PendingBatch, RowDecoding, joined_by_keyframes, video_cameras
+from autoloader.decode.jobs import PendingBatch, RowDecoding, joined_by_keyframes
 from autoloader.decode.message import BatchMessage
 from autoloader.formats import frames as stored_frames
 from autoloader.formats.frames import SharedFrames, VideoFrame, share
@@ -167,6 +167,7 @@ def run_of(root: Path, rows: Sequence[Sequence[int]]) -> SampleBlock:
         frame_row=shown,
         frame_zeroed=np.zeros(shown.shape, np.bool_),
         datasets=[0] * len(shown),
+        videos={"top"},
     )
 
 
@@ -175,8 +176,8 @@ def decoded_batch(run: SampleBlock, first: int, size: int) -> Any:
     images = np.zeros((size, run.frame_row.shape[1], HEIGHT, WIDTH, 3), np.uint8)
     pending = PendingBatch(BatchMessage(0, size, 0), {"images/top": images})
     decoders = {"top": FrameDecoder(CameraSpec(size=(HEIGHT, WIDTH)))}
-    decoding = RowDecoding(pending, run, first, decoders, "arm", {"top": {}}, video_cameras(run))
-    for rows in joined_by_keyframes([[row] for row in range(size)], run, first, {"top"}):
+    decoding = RowDecoding(pending, run, first, decoders, "arm", {"top": {}})
+    for rows in joined_by_keyframes([[row] for row in range(size)], run, first):
         decoding.run(rows)
     assert pending.done.is_set()
     assert not pending.bad
@@ -207,9 +208,9 @@ def test_frames_of_later_batches_are_decoded_with_the_first_and_wait_where_there
 
 def test_rows_that_show_frames_of_one_keyframe_are_one_job(root: Path) -> None:
     run = run_of(root, [[0, 1], [25, 26], [2, 3], [27, 28], [1, 4]])
-    assert joined_by_keyframes([[k] for k in range(5)], run, 0, {"top"}) == [[0, 2, 4], [1, 3]]
+    assert joined_by_keyframes([[k] for k in range(5)], run, 0) == [[0, 2, 4], [1, 3]]
     across = run_of(root, [[0, 1], [25, 26], [19, 20]])
-    assert joined_by_keyframes([[k] for k in range(3)], across, 0, {"top"}) == [[0, 1, 2]]
+    assert joined_by_keyframes([[k] for k in range(3)], across, 0) == [[0, 1, 2]]
 
 
 def test_a_loader_over_long_keyframe_distances_gives_every_sample_right(

@@ -12,13 +12,14 @@ Not here: which stretches (``index.planned``), when (``pipeline.read.planned``,
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,25 +144,25 @@ def read_all(
     Raises:
         SourceError: a file cannot be read, or ends too early.
     """
-    filled, path, shared = 0, "", None
+    filled, path = 0, ""
     found: list[memoryview] = []
     away: dict[str, list[tuple[int, memoryview]]] = {}
     try:
-        with contextlib.ExitStack() as held:
-            for file, first, size in zip(*(column.tolist() for column in reads), strict=True):
-                found.append(memory[filled : filled + size])
+        every = zip(*(column.tolist() for column in reads), strict=True)
+        for file, some in groupby(every, itemgetter(0)):
+            path, own = files[file], []
+            for _, first, size in some:
+                own.append((first, memory[filled : filled + size]))
                 filled += size
-                if files[file] != path:
-                    held.close()
-                    path, shared = files[file], None
-                    if not is_remote(path):
-                        now.note(path)
-                        shared = held.enter_context(descriptors.borrowed(path, now.age))
-                        now.check(shared)
-                if shared is None:
-                    away.setdefault(path, []).append((first, found[-1]))
-                else:
-                    read_whole(shared.descriptor, found[-1], first)
+            found += [into for _, into in own]
+            if is_remote(path):
+                away[path] = own
+                continue
+            now.note(path)
+            with descriptors.borrowed(path, now.age) as shared:
+                now.check(shared)
+                for first, into in own:
+                    read_whole(shared.descriptor, into, first)
         if away:
             from autoloader.storage.shards import shard_cache  # local data goes without
 
