@@ -472,10 +472,8 @@ class AutoLoader:
         if not background.idle:
             background.call(_nothing)
         delivery.asked_s = asked_s
-        waits = False
         while (one := delivery.in_hand(after)) is None or not delivery.fits(one):
-            self._call(partial(self._look, after, waits))
-            waits = True
+            self._call(partial(self._look, after))
             if self._closed:
                 raise PipelineError(
                     "the loader was closed while a batch was awaited",
@@ -487,7 +485,7 @@ class AutoLoader:
             background.post(partial(delivery.make_ahead, self._pipeline, one.number))
         return one
 
-    def _look(self, after: int, waits: bool) -> None:
+    def _look(self, after: int) -> None:
         """Put the next batch in hand, if it comes within ``_POLL_S``."""
         delivery = self._delivery
         if self._closed:
@@ -501,8 +499,6 @@ class AutoLoader:
             if not delivery.fits(one):
                 delivery.unpin(one)
             return
-        if not waits:
-            delivery.patience.begin()
         delivery.await_next(self._pipeline, _POLL_S)
 
     def transfer(self, device: Any) -> Transfer:

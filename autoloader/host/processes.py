@@ -239,7 +239,7 @@ class OtherProcesses:
         return found
 
 
-_READ = re.compile(r"^read_bytes: (\d+)$", re.MULTILINE)
+_READ = re.compile(rb"^read_bytes: (\d+)$", re.MULTILINE)
 
 
 class StorageReads:
@@ -258,11 +258,8 @@ class StorageReads:
         """Bytes read by all processes that it was ever asked about; ``None``: not told here."""
         known = False
         for pid in pids:
-            try:
-                found = _READ.search((self._proc / str(pid) / "io").read_text())
-            except OSError:  # it has ended, or is another user's
-                continue
-            if found is not None:
+            told = KernelFile(self._proc / str(pid) / "io").read()
+            if found := _READ.search(told or b""):  # else it has ended, or is another user's
                 known, now = True, int(found[1])
                 self._bytes += max(0, now - self._last.get(pid, now))
                 self._last[pid] = now

@@ -319,7 +319,7 @@ class Delivery:
             if self._arrived is None:
                 self._arrived = pipeline.next(timeout_s)
             if self._arrived is None:
-                self.patience.look(lambda: self._awaits(pipeline.number))
+                self.patience.look(self.asked_s, lambda: self._awaits(pipeline.number))
                 return
             one = self._make(self._arrived, pipeline.knobs.ring_slots)
             if one.copied:

@@ -102,21 +102,16 @@ def told(what: str) -> Iterator[None]:
 class Patience:
     """For who waits in a loop of its own: says every five seconds what for."""
 
-    def __init__(self) -> None:
-        self._since_s = self._next_s = 0.0
+    _next_s = 0.0
 
-    def begin(self) -> None:
-        """Note that the caller waits from now on."""
-        self._since_s = time.monotonic()
-        self._next_s = self._since_s + _SAY_S
-
-    def look(self, words: Callable[[], str]) -> None:
+    def look(self, since_s: float, words: Callable[[], str]) -> None:
         """Say what the caller still waits for, now and then.
 
         Args:
+            since_s: begin of the wait, by the monotonic clock.
             words: gives the reason for the wait; called where something is to be said.
         """
         now_s = time.monotonic()
-        if now_s >= self._next_s:
+        if now_s >= max(self._next_s, since_s + _SAY_S):
             self._next_s = now_s + _SAY_S
-            say(f"{words()}, {format_seconds(now_s - self._since_s)} so far")
+            say(f"{words()}, {format_seconds(now_s - since_s)} so far")
