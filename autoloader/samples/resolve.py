@@ -210,6 +210,7 @@ class ResolvedMixture:
         statistics: those that it is normalised with; ``None``: it is not.
         call: hash of the function ``batch.call`` when the loader began; "" where none is known.
         content: dataset → hash of what its index held then; "" of one that was not indexed.
+        names: names of the datasets, by dataset index.
     """
 
     spec: PipelineSpec
@@ -219,6 +220,10 @@ class ResolvedMixture:
     statistics: Mapping[str, NormalizationStatistics] | None = None
     call: str = ""
     content: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(dataset.name for dataset in self.datasets))
 
     def plain(self) -> dict[str, Any]:
         """All that ``split.resolve_plain`` makes the mixture of again, as values of JSON."""
@@ -243,11 +248,6 @@ class ResolvedMixture:
             ]
             for one in self.datasets
         }
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Dataset names, by dataset index."""
-        return tuple(dataset.name for dataset in self.datasets)
 
     @property
     def shards(self) -> dict[str, int]:
