@@ -172,7 +172,7 @@ class FrameDecoder:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
         pixels, scans = height * width, len(encoded) // SHORTEST_SCAN + 1  # at most
         costly = pixels > SMALL_PIXELS or pixels * scans > most
-        with room.taken(jpeg_bytes(encoded, height, width) if costly else 0):
+        with room.taken(jpeg_bytes(encoded, height, width)) if costly else _NO_WAIT:
             if (height, width) == self._camera.size:
                 simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
                 return
@@ -451,6 +451,9 @@ def scans_of(encoded: bytes | memoryview) -> tuple[int, int]:
     return max(1, bytes(encoded[at:]).count(b"\xff\xda")), components
 
 
+_NO_WAIT = contextlib.nullcontext()
+
+
 class DecodeRoom:
     """Lets large pictures in, as far as memory reaches; any thread.
 
@@ -468,16 +471,16 @@ class DecodeRoom:
         """Take turns with all processes that share the same file."""
         self._shared = descriptor
 
-    @contextlib.contextmanager
-    def taken(self, size: int) -> Iterator[None]:
+    def taken(self, size: int) -> contextlib.AbstractContextManager[None]:
         """Room for a picture while it is decoded; a small one needs to ask for none.
 
         Raises:
             CostlyPictureError: the memory cannot be had.
         """
-        if size <= SMALL_BYTES:
-            yield
-            return
+        return self._taken_by(size) if size > SMALL_BYTES else _NO_WAIT
+
+    @contextlib.contextmanager
+    def _taken_by(self, size: int) -> Iterator[None]:
         with work_of(APART), self._changed:
             self._changed.wait_for(
                 lambda: not self._taken or self._taken + size <= DECODED_TOGETHER_BYTES

@@ -339,7 +339,7 @@ def _frame_windows(work: _SortedSamples) -> windows.WindowRows:
 
 def _evaluated(field: NumericField, episodes: GatheredEpisodes, raw: Ints) -> NDArray[np.float32]:
     """[n, R, width] a field at raw steps [n, R]."""
-    columns = {path: episodes.column(path, raw).reshape(raw.size, -1) for path in field.paths()}
+    columns = {path: episodes.column(path, raw).reshape(raw.size, -1) for path in field.reads}
     return field.evaluate(columns, raw.size).reshape(*raw.shape, field.width)
 
 

@@ -56,6 +56,16 @@ class NumericField(FieldExpression):
         """Number of columns in all."""
         return sum(self.widths)
 
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """``paths``, which is asked for in every run."""
+        return self.paths()
+
+    @cached_property
+    def _slices(self) -> tuple[slice, ...]:
+        assert not any(term.whole for term in self.terms), "worked out by transforms.transform"
+        return tuple(term.slice() for term in self.terms)
+
     def evaluate(self, columns: Mapping[str, Floats], steps: int) -> Floats:
         """The field's values [steps, width] float32.
 
@@ -65,12 +75,11 @@ class NumericField(FieldExpression):
         """
         values = np.empty((steps, self.width), dtype=np.float32)
         at = 0
-        for term, width in zip(self.terms, self.widths, strict=True):
-            assert not term.whole, "worked out by transforms.transform"
+        for term, taken, width in zip(self.terms, self._slices, self.widths, strict=True):
             if term.path is None:
                 values[:, at : at + width] = term.value
             else:
-                part = columns[term.path][:, term.slice()]
+                part = columns[term.path][:, taken]
                 for op in term.ops:
                     part = apply_op(op, part)
                 values[:, at : at + width] = part
