@@ -371,10 +371,11 @@ class _Report:
                 # A sample was probed alone; a chained one decodes fewer frames.
                 saved = reuse.decodes[one.index] / reuse.alone[one.index] if reuse else 1.0
                 mean_s[stage] += share * saved * seconds
-        mean_s = {stage: seconds / (covered or 1.0) for stage, seconds in mean_s.items()}
-        stage = making = max(widths, key=lambda one: mean_s[one] / widths[one])
-        least_s = max(mean_s[stage] / widths[stage], sum(mean_s.values()) / plan.limits.cpus)
-        rate = 1 / least_s if least_s else None
+        every_s = sum(mean_s.values())
+        limits = [(mean_s[stage], threads, stage) for stage, threads in widths.items()]
+        limits.append((every_s, plan.limits.cpus, max(mean_s, key=lambda stage: mean_s[stage])))
+        cost_s, threads, stage = max(limits, key=lambda limit: limit[0] / limit[1])
+        rate = threads * (covered or 1.0) / cost_s if cost_s else None
         if call is not None and call["seconds"]:
             most = self._mixture.spec.batch.size / call["seconds"]
             if rate is None or most < rate:
@@ -382,8 +383,8 @@ class _Report:
         return {
             "stage": stage,
             "samples_per_s": rate,
-            "mean_decode_s": mean_s[making] or None,
-            "threads": min(widths[making], plan.limits.cpus),
+            "mean_decode_s": every_s / (covered or 1.0) or None,
+            "threads": threads,
             "datasets_probed": len(self._costs),
             "share_probed": covered,
         }
@@ -691,7 +692,7 @@ def _limit(document: Mapping[str, Any]) -> str:
     every = len(document["datasets"])
     told = (
         f"{STAGES[bound['stage']].work}: {_many(bound['threads'], 'thread')}, "
-        f"{bound['mean_decode_s'] * 1e3:.2f} ms of a processor for a sample"
+        f"{bound['threads'] / bound['samples_per_s'] * 1e3:.2f} ms of a processor for a sample"
     )
     if bound["datasets_probed"] < every:
         told += f" ({bound['datasets_probed']} of {every} datasets probed)"
