@@ -354,6 +354,9 @@ class AugmentableBatch(dict[str, Any]):
         self.split = split
 
 
+_TOLD = {"none": (), "dataset_only": ("dataset_index",), "full": ("dataset_index", "provenance")}
+
+
 def assemble(
     views: Mapping[str, np.ndarray],
     texts: list[bytes],
@@ -376,13 +379,9 @@ def assemble(
     if features:
         batch.setdefault("features", {}).update(features)
     batch["language"] = [text.decode("utf-8", "replace") for text in texts]
-    for name in ("has_action", "sample_weight"):
+    for name in ("has_action", "sample_weight", *_TOLD[metadata]):
         if name in views:
             batch[name] = wrap(views[name][:rows])
-    if metadata != "none":
-        batch["dataset_index"] = wrap(views["dataset_index"][:rows])
-    if metadata == "full":
-        batch["provenance"] = wrap(views["provenance"][:rows])
     return cast("Batch", batch)
 
 
