@@ -31,7 +31,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.host.threads import work_of
 from autoloader.spec import CameraSpec
 
 Floats = NDArray[np.float32]
@@ -47,7 +46,6 @@ _KEPT_VALUES = 4_000_000
 """A thread keeps memory for so many; a larger stripe's is made for the occasion."""
 
 
-@work_of("resize")
 def resize_into(picture: Pixels, out: Pixels, camera: CameraSpec) -> None:
     """Fit and resize ``picture`` [h, w, 3] into ``out`` [H, W, 3] as a camera says."""
     if camera.fit == "stretch":
@@ -114,7 +112,6 @@ def _centre(picture: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
     return picture[top : top + rows, left : left + columns]
 
 
-@work_of("resize")
 def nearest_into(picture: NDArray[Any], out: NDArray[Any]) -> None:
     """Fill ``out`` with the values of ``picture`` at the nearest places (half-pixel centres)."""
     if picture.shape[:2] == out.shape[:2]:

@@ -65,12 +65,6 @@ _DECODE = Stage(
     "More processors decode more; smaller images, `mixing.chain` and `cache_bytes` leave less to "
     "decode.",
 )
-_RESIZE = Stage(
-    "resize",
-    "resizing images",
-    "More processors resize more; `resize: bilinear` and `area` cost least, and frames that are "
-    "stored at the camera's size cost nothing.",
-)
 _READ = Stage(
     "read",
     "reading from storage",
@@ -202,10 +196,6 @@ class Knobs(BaseModel):
         2, 1, 512, "threads of the shared decode pool; spread over the decode processes",
         stage=_DECODE, light=True, searched=(1, 512), guess=lambda at: at.limits.cpus,
         most=_threads_fit,
-    )
-    resize_threads: int = _knob(
-        1, 1, 512, "threads that resize decoded pictures; spread over the decode processes",
-        stage=_RESIZE, light=True, searched=(1, 512), most=_threads_fit,
     )
     decode_processes: int = _knob(
         1, 1, 256, "light processes that fill batches, past one interpreter (indexed)",
