@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.controller.admission import StartPrice, admit_start, price_start
+from autoloader.controller.admission import (
+    CYCLE_BYTES,
+    STREAM_BYTES,
+    StartPrice,
+    admit_start,
+    price_start,
+)
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.host.units import GIB
 from autoloader.samples.resolve import MixtureSizes
@@ -54,6 +61,13 @@ def test_more_of_a_knob_costs_more(knob: str, more: int) -> None:
 
 def test_one_more_slot_costs_one_more_batch() -> None:
     assert price(ring_slots=9).ring_bytes - price(ring_slots=8).ring_bytes == 10_000_000
+
+
+def test_a_stream_costs_more_with_each_shard_that_it_reads_side_by_side() -> None:
+    knobs = Knobs.build({"reader": "stream", "cycle_length": 3, "b.cycle_length": 2})
+    sizes = replace(SIZES, buffer_bytes={"a": 1000})
+    found = price_start(knobs, sizes, ranks=2).streams_bytes
+    assert found == 2 * (2 * STREAM_BYTES + (2 + 1) * CYCLE_BYTES + 3 * 1000)
 
 
 def test_a_reader_without_tensorflow_costs_less_and_no_streams() -> None:
