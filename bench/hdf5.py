@@ -107,7 +107,8 @@ def usual(path: Path | None) -> Iterator[int]:
     from torch.utils.data import DataLoader
 
     data: Any = [{"action": 0}] * 6400 if path is None else Usual(path)
-    loader = DataLoader(data, BATCH, shuffle=True, num_workers=2, drop_last=True)
+    how: Any = {"shuffle": True, "drop_last": True, "persistent_workers": True}
+    loader = DataLoader(data, BATCH, num_workers=2, **how)
     while True:
         for batch in loader:
             time.sleep(0.0 if path else 0.01)
