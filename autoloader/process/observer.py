@@ -42,7 +42,7 @@ from autoloader.host.processes import OtherProcesses, ProcessorProbe, StorageRea
 from autoloader.host.units import MIB, format_bytes
 from autoloader.process.setup import PipelineSetup
 from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import Knobs
+from autoloader.spec.knobs import PIXEL_THREADS, Knobs
 from autoloader.telemetry.progress import current
 from autoloader.telemetry.run_record import RunFile, RunLog
 from autoloader.telemetry.statistics import DatasetStatistics, Move, Statistics
@@ -438,9 +438,9 @@ class Observer:
 
     def _stages(self, knobs: Knobs, activity: Statistics) -> tuple[StageTotal, ...]:
         """The pipeline's stages and their totals."""
-        parts = activity.datasets
-        each = ((one, max(n, knobs.decode_processes)) for one, n in knobs.pixel_threads.items())
-        found = [StageTotal(one, "", 1.0, n, *activity.work.get(one, (0.0, 0))) for one, n in each]
+        parts, done, least = activity.datasets, activity.work, knobs.decode_processes
+        each = ((one, max(getattr(knobs, n), least)) for one, n in PIXEL_THREADS.items())
+        found = [StageTotal(one, "", 1.0, n, *done.get(one, (0.0, 0))) for one, n in each]
         read = {name: one.samples + one.queue for name, one in parts.items()}
         if knobs.reader == "indexed":
             work = sum(one.read_s for one in parts.values())
