@@ -16,6 +16,7 @@ bytes, place and publication (``index.shard``).
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
@@ -365,6 +366,16 @@ def versions_of(dataset: ResolvedDataset) -> list[SourceIdentity]:
     schema, paths = RecordSchema.of(dataset), sorted({one.path for one in dataset.slices})
     with reading("", dataset=dataset.name):
         return [dataset.directory.identity(path, schema) for path in paths]
+
+
+def digest_of_sizes(dataset: ResolvedDataset) -> str:
+    """Hash of the sizes of a local dataset's files; "" of a remote one.
+
+    Raises:
+        SourceError: a file cannot be asked for.
+    """
+    sizes = [one.size for one in versions_of(dataset)]
+    return hashlib.blake2b(repr(sizes).encode(), digest_size=8).hexdigest() if sizes else ""
 
 
 # -- index files beside remote data -------------------------------------------------------------

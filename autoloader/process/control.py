@@ -47,12 +47,13 @@ from autoloader.host.headroom import HeadroomSource, headroom_or_none, memory_cg
 from autoloader.host.machine import KernelFile
 from autoloader.host.supervision import extend_import_path
 from autoloader.host.threads import LoaderThread
+from autoloader.index.opening import digest_of_sizes
 from autoloader.pipeline import messages
 from autoloader.pipeline.messages import ControlPage, Message, Wire
 from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.process.observer import Observer, Probes
 from autoloader.process.setup import PipelineSetup
-from autoloader.samples.resolve import resolve_plain
+from autoloader.samples.resolve import check_content, resolve_plain
 from autoloader.sampling.dealing import NodePart, Ranks, mixture_part
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
@@ -511,6 +512,8 @@ class DeclaredMixture(CompiledMixture):
             files.enter()
         self.mixture = resolve_plain(self.declared)
         if streamed:  # by index a rank knows the whole
+            for one in self.mixture.datasets:
+                check_content(self.mixture, one.name, digest_of_sizes(one))
             self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
 
 

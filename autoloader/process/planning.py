@@ -30,7 +30,7 @@ from autoloader.host.headroom import HeadroomProbe, HeadroomSource
 from autoloader.host.machine import CgroupProcessors
 from autoloader.host.units import format_bytes, parse_floor
 from autoloader.index.counting import count_mixture
-from autoloader.index.opening import find_indexes
+from autoloader.index.opening import digest_of_sizes, find_indexes
 from autoloader.index.statistics import statistics_of, with_recorded_sizes
 from autoloader.pipeline.batch_call import call_identity
 from autoloader.process.child import ChildPipeline, preempt
@@ -453,7 +453,10 @@ def plan_loader(
             by_index=chosen.reader == "indexed",
             fetch=chosen.reader == "indexed",
         )
-    mixture = replace(mixture, content={name: one.files[1] for name, one in counts.items()})
+    content = {name: one.files[1] for name, one in counts.items()}
+    if chosen.reader == "stream":
+        content = {one.name: digest_of_sizes(one) for one in mixture.datasets}
+    mixture = replace(mixture, content=content)
     samples = {name: count.samples for name, count in counts.items()}
     if chosen.reader == "stream" and world_size > 1:
         check_parts(mixture, samples, Ranks(0, world_size))

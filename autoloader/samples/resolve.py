@@ -17,7 +17,7 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from autoloader.errors import SpecError, UnsupportedError, UsageError
+from autoloader.errors import SourceError, SpecError, UnsupportedError, UsageError
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, files, locate_version
 from autoloader.formats.features import SLAB, VIDEO
 from autoloader.formats.frames import MOST_KEPT_BYTES, MOST_SLAB_BYTES
@@ -209,7 +209,8 @@ class ResolvedMixture:
     Attributes:
         statistics: those that it is normalised with; ``None``: it is not.
         call: hash of the function ``batch.call`` when the loader began; "" where none is known.
-        content: dataset → hash of what its index held then; "" of one that was not indexed.
+        content: dataset → hash of what its index held then, or of the sizes of files that are
+            streamed; "" where neither is known.
         names: names of the datasets, by dataset index.
     """
 
@@ -637,6 +638,28 @@ REMEDY_OF_CHANGES = (
     "save state_dict() of this loader, undo the change or keep it, and start the program again; "
     "load_state_dict goes on behind the last batch"
 )
+
+
+def check_content(mixture: ResolvedMixture, name: str, found: str) -> None:
+    """Refuse files that hold other data than those that the loader counted when it began.
+
+    Args:
+        mixture: the mixture, with what is known of them.
+        name: name of the dataset.
+        found: as ``content`` of the mixture, of the dataset's files now.
+
+    Raises:
+        SourceError: they do.
+    """
+    if mixture.content.get(name) not in (None, "", found):
+        raise SourceError(
+            f"dataset {name!r}: its files hold other data than when the loader began, and samples "
+            "of both would mix",
+            remedy=REMEDY_OF_CHANGES,
+            dataset=name,
+        )
+
+
 _BESIDE = ("the module of its transform", "keep.ranges.file", "sample_weight.file")
 """Entries of ``ResolvedMixture.beside``, for people."""
 

@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass, field
 
 from autoloader.cache.table import FrameTable
 from autoloader.decode.decoders import DecodeRequest, requests_of
-from autoloader.errors import SourceError
 from autoloader.host.threads import free_in_forks
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import open_indexes, versions_of
@@ -34,7 +33,7 @@ from autoloader.index.valid import tables_of
 from autoloader.pipeline.read.blocks import Blocks
 from autoloader.pipeline.read.frame_reads import NowRead
 from autoloader.samples.block import EpisodeStream
-from autoloader.samples.resolve import REMEDY_OF_CHANGES, ResolvedMixture
+from autoloader.samples.resolve import ResolvedMixture, check_content
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import NextUse, SamplePlan
 
@@ -73,7 +72,7 @@ class OpenMixture:
                         self.first[path] = os.stat(path)  # noqa: PTH116
                 self.indexes = open_indexes(mixture.datasets)
                 for index in self.indexes:
-                    _check_content(index, mixture.content.get(index.dataset.name))
+                    check_content(mixture, index.dataset.name, index.digest())
                 tables = tables_of(mixture, order, self.indexes)
                 self.plan = SamplePlan(order, tables, chain=order.chain)
                 self.next_use = NextUse(self.plan, tables)
@@ -94,18 +93,6 @@ class OpenMixture:
 
 _open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
 _lock = free_in_forks(threading.Lock(), _open_mixtures.clear)
-
-
-def _check_content(index: DatasetIndex, content: str | None) -> None:
-    """Refuse files that hold other data than those that the loader counted when it began."""
-    if content and content != index.digest():
-        name = index.dataset.name
-        raise SourceError(
-            f"dataset {name!r}: its files hold other data than when the loader began, and samples "
-            "of both would mix",
-            remedy=REMEDY_OF_CHANGES,
-            dataset=name,
-        )
 
 
 def _made(mixture: ResolvedMixture, indexes: Sequence[DatasetIndex]) -> dict[str, list[int]]:
