@@ -474,15 +474,13 @@ class OpenFile:
     Attributes:
         path: path of the open file.
         descriptor: descriptor of the file; −1 once it is closed.
-        stat: status of the file when it was opened.
     """
 
-    __slots__ = ("descriptor", "path", "retired", "stat", "users")
+    __slots__ = ("descriptor", "path", "retired", "users")
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor
-        self.stat = os.fstat(descriptor)
         self.users = 0
         self.retired = False
 

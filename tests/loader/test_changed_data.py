@@ -17,7 +17,7 @@ from autoloader import AutoLoader
 from autoloader.errors import SourceError
 from autoloader.formats.files import descriptors
 
-KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1}
+KNOBS = {"ring_slots": 4, "decode_threads": 1, "io_threads": 1, "read_ahead": 1, "cache_bytes": 0}
 
 
 @pytest.fixture
@@ -37,7 +37,9 @@ def two(tmp_path: Path) -> tuple[Any, Path, Path]:
 
 
 def opened(spec: Any, isolation: str) -> AutoLoader:
-    return AutoLoader(spec, isolation=isolation, output="numpy", ram_floor=0, knobs=KNOBS)
+    return AutoLoader(
+        spec, isolation=isolation, output="numpy", ram_floor=0, knobs=KNOBS, controller=False
+    )
 
 
 def swap(link: Path, place: Path) -> None:
@@ -83,4 +85,20 @@ def test_a_file_that_is_opened_again_is_the_one_that_was_indexed(
         assert len({state for state, _ in itertools.islice(rows, 40)}) == 4
         swap(link, new)
         with pytest.raises(SourceError, match="another file was put in its place"):
+            assert all(state == red < 10 for state, red in rows)
+
+
+def test_a_file_that_is_written_to_in_its_place_is_the_one_that_was_indexed_or_refused(
+    two: tuple[Any, Path, Path],
+) -> None:
+    spec, link, new = two
+    with opened(spec, "thread") as loader:
+        rows = episodes(iter(loader))
+        next(rows)
+        for file in link.glob("*.tfrecord*"):
+            os.utime(file)
+        assert all(state == red < 10 for state, red in itertools.islice(rows, 200))
+        for file in link.glob("*.tfrecord*"):
+            file.write_bytes((new / file.name).read_bytes())
+        with pytest.raises(SourceError, match="was written to while|cannot be read any more"):
             assert all(state == red < 10 for state, red in rows)

@@ -87,29 +87,42 @@ class NowRead:
 
     Args:
         first: path → status of the files that were indexed, where it is known.
+        verify: raises SourceError where a file that was written to gives its index no more.
 
     Attributes:
         age: age of the files that are read; see ``Descriptors.age``.
     """
 
-    def __init__(self, first: dict[str, os.stat_result] | None = None) -> None:
+    def __init__(
+        self,
+        first: dict[str, os.stat_result] | None = None,
+        verify: Callable[[str], object] = lambda _: None,
+    ) -> None:
         self.age = descriptors.age()
         self._paths: dict[int, str] = {}
         self._first = {} if first is None else first
+        self._verify = verify
 
     def note(self, path: str) -> None:
         """The calling thread reads this file from now on."""
         self._paths[threading.get_ident()] = path
 
     def check(self, file: OpenFile) -> None:
-        """Refuse another file than the one of its name that was indexed, or opened first.
+        """Refuse a file that is not what was indexed, or was when it was opened first.
 
-        A copy with its size and time will do. Raises OSError.
+        A copy with its size and time will do, and one that was written to and is still the same.
+
+        Raises:
+            OSError, SourceError: it is another one.
         """
-        first, now = self._first.setdefault(file.path, file.stat), file.stat
-        same = first.st_size == now.st_size and first.st_mtime_ns == now.st_mtime_ns
-        if not (same or os.path.samestat(first, now)):
+        now = os.fstat(file.descriptor)
+        first = self._first.setdefault(file.path, now)
+        if first.st_mtime_ns == now.st_mtime_ns and first.st_size == now.st_size:
+            return
+        if not os.path.samestat(first, now):
             raise OSError(errno.ESTALE, "another file was put in its place")
+        self._verify(file.path)
+        self._first[file.path] = now
 
     def over(self) -> None:
         """The calling thread reads none any more."""
@@ -160,9 +173,9 @@ def read_all(
                 continue
             now.note(path)
             with descriptors.borrowed(path, now.age) as shared:
-                now.check(shared)
                 for first, into in own:
                     read_whole(shared.descriptor, into, first)
+                now.check(shared)  # behind the reads: a write before them shows
         if away:
             from autoloader.storage.shards import shard_cache  # local data goes without
 

@@ -83,8 +83,21 @@ class OpenMixture:
                 )
                 if order.locality is not None:
                     self.blocks = Blocks(mixture, order, self.plan, self.planner(mixture))
-                    self.blocks.now = NowRead(self.first)
+                    self.blocks.now = NowRead(self.first, self.verify)
                 self._is_open = True
+
+    def verify(self, path: str) -> None:
+        """See that a data file that was written to still gives its index.
+
+        Raises:
+            SourceError: it does not.
+        """
+        for index in self.indexes:
+            shards = [index.shards[path]] if path in index.shards else []
+            if not shards and path.startswith(f"{index.dataset.directory.path}/"):
+                shards = list(index.shards.values())  # a video of one of them
+            for shard in shards:
+                shard.derive_again()
 
     def planner(self, mixture: ResolvedMixture) -> RunPlanner:
         """A planner of reads over the indexes, for one thread at a time."""
