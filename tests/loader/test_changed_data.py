@@ -100,5 +100,5 @@ def test_a_file_that_is_written_to_in_its_place_is_the_one_that_was_indexed_or_r
         assert all(state == red < 10 for state, red in itertools.islice(rows, 200))
         for file in link.glob("*.tfrecord*"):
             file.write_bytes((new / file.name).read_bytes())
-        with pytest.raises(SourceError, match="was written to while|cannot be read any more"):
+        with pytest.raises(SourceError, match=r"was written to while|cannot be read any more"):
             assert all(state == red < 10 for state, red in rows)
