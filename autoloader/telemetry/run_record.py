@@ -173,7 +173,8 @@ def is_due(before: Statistics, moment: Statistics) -> bool:
     """True if a moment is kept; ``before`` is the last one that was kept."""
     age_s = moment.at_s - moment.started_at_s
     # Half a second of grace: moments come about once a second, not exactly.
-    if moment.at_s - before.at_s >= max(0.0, age_s / _OLDER - 0.5):
+    # A clock that was set back is no reason to wait until it is there again.
+    if not 0 <= moment.at_s - before.at_s < max(0.0, age_s / _OLDER - 0.5):
         return True
     return _marks(before) != _marks(moment)
 

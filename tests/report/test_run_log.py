@@ -137,3 +137,12 @@ def _empty(folder: Path) -> Path:
     made = folder / "empty"
     made.mkdir()
     return made
+
+
+def test_a_clock_that_is_set_back_leaves_no_hole(path: Path, log: Callable[..., RunLog]) -> None:
+    kept = log()
+    for second in (86_000.0, 82_400.0, 82_401.0, 82_600.0):
+        kept.write(a_moment(second))
+    kept.close()
+    found = [one.at_s - BEGAN_S for one in read_pipeline(path).moments]
+    assert found == [86_000.0, 82_400.0, 82_600.0]
