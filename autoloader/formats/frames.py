@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 import zlib
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -232,9 +233,9 @@ def _number(value: int) -> bytes:
     return bytes([*found, value])
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class SlabRead:
-    """A slab in the bytes of one read; its pictures share it.
+    """A slab in the bytes of one read; its pictures share it. As long as it lives it is planned.
 
     Attributes:
         origin: file and place of the slab.
@@ -257,6 +258,7 @@ class SlabRead:
             else:
                 sums = zlib.crc32(data)
             self._key = self.origin, codec, self.chunks, sums
+            _slabs.planned[hash(self._key)] = self
         return self._key
 
 
@@ -275,6 +277,10 @@ class ArrayPicture:
     codec: ArrayCodec
     number: int
     slab: SlabRead
+
+    def __post_init__(self) -> None:
+        if self.codec.filters:
+            self.slab.key(self.data, self.codec)
 
     def __len__(self) -> int:
         """Number of stored bytes."""
@@ -308,11 +314,16 @@ class _Slab:
 
 
 class _Slabs:
-    """The slabs that were used last, for all threads of a process."""
+    """The slabs that are planned to be used, and those used last, for all threads of a process.
+
+    Attributes:
+        planned: hash of a slab's key → the last read that brought it.
+    """
 
     def __init__(self) -> None:
+        self.planned: weakref.WeakValueDictionary[int, SlabRead] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
-        self._kept: OrderedDict[object, tuple[_Slab, int]] = OrderedDict()
+        self._kept: OrderedDict[object, tuple[_Slab, int, int]] = OrderedDict()
         self._bytes = 0
 
     def of(self, key: object, nbytes: int) -> _Slab:
@@ -324,9 +335,10 @@ class _Slabs:
                 return found[0]
             self._bytes += nbytes
             while self._bytes > MOST_SLAB_BYTES and self._kept:
-                self._bytes -= self._kept.popitem(last=False)[1][1]
+                free = (old for old, (*_, one) in self._kept.items() if one not in self.planned)
+                self._bytes -= self._kept.pop(next(free, next(iter(self._kept))))[1]
             made = _Slab()
-            self._kept[key] = made, nbytes
+            self._kept[key] = made, nbytes, hash(key)
             return made
 
 

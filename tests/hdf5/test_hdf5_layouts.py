@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.controller.admission import price_start
 from autoloader.decode.frames import FrameDecoder
-from autoloader.formats import open_source
+from autoloader.formats import frames, open_source
 from autoloader.formats.arrays import lzf
 from autoloader.formats.frames import MOST_SLAB_BYTES, ArrayPicture, SlabRead
 from autoloader.host.units import MIB
@@ -189,6 +189,34 @@ def test_a_slab_that_is_kept_lets_go_of_the_memory_that_it_was_read_into(
         ArrayPicture(memoryview(read), one.codec, one.number, slab).stored(), one.stored()
     )
     read.clear()  # which Python refuses as long as something refers to the bytes
+
+
+def test_a_slab_that_a_planned_sample_shows_is_kept_longest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = open_source(folder, dataset="layouts")
+    path = "observations/images/gzip"
+    pictures = found.first_frames(str(folder / "episode_0.hdf5"), 0, path, STEPS[0])
+
+    def read(step: int, damage: int = 0) -> ArrayPicture:
+        one = pictures[step]
+        assert isinstance(one, ArrayPicture)
+        data, (start, size, _) = bytearray(one.data), one.slab.chunks[0]
+        data[start + size // 2] ^= damage
+        slab = SlabRead(("planned", step // 5), one.slab.chunks)
+        return ArrayPicture(memoryview(data), one.codec, one.number, slab)
+
+    first = read(0)
+    monkeypatch.setattr(frames, "MOST_SLAB_BYTES", 2 * first.codec.slab_bytes)
+    shown = first.stored()
+    for step in (5, 10):  # there is room for two
+        read(step).stored()
+    np.testing.assert_array_equal(read(0, damage=1).stored(), shown)  # it is not unpacked again
+    del first
+    for step in (5, 10):
+        read(step).stored()
+    with pytest.raises(ValueError, match="damaged"):
+        read(0, damage=1).stored()
 
 
 def test_the_key_of_a_gzip_slab_takes_checksums_that_are_there(folder: Path) -> None:
