@@ -111,22 +111,14 @@ class ArrayCodec:
         Raises:
             ValueError: the bytes are damaged.
         """
+        whole = math.prod(self.chunk)
         found: _Packed = data[start : start + size]
-        for bit, kind in self._undo:
-            if not mask & bit:
-                found = _undone(kind, found, self._chunk_bytes, self.itemsize)
-        if len(found) != self._chunk_bytes:
-            raise ValueError(f"a chunk has {len(found)} bytes, not {self._chunk_bytes}")
+        for number, kind in reversed(list(enumerate(self.filters))):
+            if not mask >> number & 1:
+                found = _undone(kind, found, whole, self.itemsize)
+        if len(found) != whole:
+            raise ValueError(f"a chunk has {len(found)} bytes, not {whole}")
         return found
-
-    @cached_property
-    def _chunk_bytes(self) -> int:
-        return math.prod(self.chunk)
-
-    @cached_property
-    def _undo(self) -> list[tuple[int, int]]:
-        """(bit of a mask, filter), the last that was applied first."""
-        return [(1 << number, kind) for number, kind in enumerate(self.filters)][::-1]
 
 
 @lru_cache(maxsize=4096)
