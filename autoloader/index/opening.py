@@ -294,9 +294,7 @@ class _ShardFile:
             logger.warning("the index %s is damaged and is built anew", place)
         found, content = self._content()
         if found != identity:
-            if held is None or with_source(content, identity) != held:
-                raise _changed(self.path, self.dataset)
-            return held  # it was written to, and is the same
+            raise _changed(self.path, self.dataset)
         if content != held:
             self._publish(content, place, identity, replace=True)
         return content

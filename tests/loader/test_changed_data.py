@@ -88,8 +88,8 @@ def test_a_file_that_is_opened_again_is_the_one_that_was_indexed(
             assert all(state == red < 10 for state, red in rows)
 
 
-def test_a_file_that_is_written_to_in_its_place_is_the_one_that_was_indexed_or_refused(
-    two: tuple[Any, Path, Path],
+def test_a_file_that_is_written_to_in_its_place_is_told_and_refused_where_its_size_changes(
+    two: tuple[Any, Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     spec, link, new = two
     with opened(spec, "thread") as loader:
@@ -98,7 +98,8 @@ def test_a_file_that_is_written_to_in_its_place_is_the_one_that_was_indexed_or_r
         for file in link.glob("*.tfrecord*"):
             os.utime(file)
         assert all(state == red < 10 for state, red in itertools.islice(rows, 200))
+        assert "was written to or touched while it is read" in caplog.text
         for file in link.glob("*.tfrecord*"):
             file.write_bytes((new / file.name).read_bytes())
-        with pytest.raises(SourceError, match=r"was written to while|cannot be read any more"):
+        with pytest.raises(SourceError, match=r"it was written to|cannot be read any more"):
             assert all(state == red < 10 for state, red in rows)

@@ -13,6 +13,7 @@ Not here: which stretches (``index.planned``), when (``pipeline.read.planned``,
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import threading
 import weakref
@@ -38,10 +39,14 @@ from autoloader.host.files import read_whole
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.telemetry.progress import shard_words
 
+logger = logging.getLogger(__name__)
+
 Ints = NDArray[np.int64]
 MERGE_GAP_BYTES = 16_384
 """Two frames of a run that lie no further apart are read together."""
 _GRAIN_BYTES = 2**18
+_MOST_REMEMBERED = 4096
+"""Files beside those of shards, pictures and videos, whose status is remembered: a few MB."""
 Piece = NDArray[np.uint8]
 
 
@@ -87,7 +92,6 @@ class NowRead:
 
     Args:
         first: path → status of the files that were indexed, where it is known.
-        verify: raises SourceError where a file that was written to gives its index no more.
 
     Attributes:
         age: age of the files that are read; see ``Descriptors.age``.
@@ -96,12 +100,11 @@ class NowRead:
     def __init__(
         self,
         first: dict[str, os.stat_result] | None = None,
-        verify: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.age = descriptors.age()
         self._paths: dict[int, str] = {}
         self._first = {} if first is None else first
-        self._verify = verify
+        self._told = False
 
     def note(self, path: str) -> None:
         """The calling thread reads this file from now on."""
@@ -110,19 +113,29 @@ class NowRead:
     def check(self, file: OpenFile) -> None:
         """Refuse a file that is not what was indexed, or was when it was opened first.
 
-        A copy with its size and time will do, and one that was written to and is still the same.
+        A copy with its size and time will do. One whose time alone is another may be the same.
 
         Raises:
-            OSError, SourceError: it is another one.
+            OSError: it is another file, or has another size.
         """
         now = os.fstat(file.descriptor)
-        first = self._first.setdefault(file.path, now)
+        first = self._first.get(file.path, now)
+        if first is now and len(self._first) < _MOST_REMEMBERED:
+            self._first[file.path] = now
         if first.st_mtime_ns == now.st_mtime_ns and first.st_size == now.st_size:
             return
         if not os.path.samestat(first, now):
             raise OSError(errno.ESTALE, "another file was put in its place")
-        self._verify(file.path)
+        if first.st_size != now.st_size:
+            raise OSError(errno.ESTALE, "it was written to, and has another size")
         self._first[file.path] = now
+        logger.log(
+            logging.INFO if self._told else logging.WARNING,
+            "%s was written to or touched while it is read; if it holds something else now, "
+            "samples are wrong: go on from a saved state with a new loader",
+            file.path,
+        )
+        self._told = True
 
     def over(self) -> None:
         """The calling thread reads none any more."""

@@ -20,9 +20,8 @@ import json
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 
 from autoloader.cache.table import FrameTable
 from autoloader.decode.decoders import DecodeRequest, requests_of
@@ -52,7 +51,6 @@ class OpenMixture:
         frames: frame cache of all pipelines, with a budget of 0 at first.
         blocks: blocks that runs are read from; ``None``: the order has no locality.
         first: path → status of each local shard file before its index was opened.
-        verify: raises SourceError where a data file that was written to gives its index no more.
     """
 
     def __init__(self) -> None:
@@ -64,7 +62,6 @@ class OpenMixture:
         self.frames: FrameTable
         self.blocks: Blocks | None = None
         self.first: dict[str, os.stat_result] = {}
-        self.verify: Callable[[str], object]
 
     def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
         """Open what is not open; waits where another thread is opening it."""
@@ -76,7 +73,6 @@ class OpenMixture:
                 self.indexes = open_indexes(mixture.datasets)
                 for index in self.indexes:
                     check_content(mixture, index.dataset.name, index.digest())
-                self.verify = partial(_verify, self.indexes)  # no circle: the last user frees this
                 tables = tables_of(mixture, order, self.indexes)
                 self.plan = SamplePlan(order, tables, chain=order.chain)
                 self.next_use = NextUse(self.plan, tables)
@@ -87,7 +83,7 @@ class OpenMixture:
                 )
                 if order.locality is not None:
                     self.blocks = Blocks(mixture, order, self.plan, self.planner(mixture))
-                    self.blocks.now = NowRead(self.first, self.verify)
+                    self.blocks.now = NowRead(self.first)
                 self._is_open = True
 
     def planner(self, mixture: ResolvedMixture) -> RunPlanner:
@@ -97,20 +93,6 @@ class OpenMixture:
 
 _open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
 _lock = free_in_forks(threading.Lock(), _open_mixtures.clear)
-
-
-def _verify(indexes: Sequence[DatasetIndex], path: str) -> None:
-    """See that a data file that was written to still gives its index.
-
-    Raises:
-        SourceError: it does not.
-    """
-    for index in indexes:
-        shards = [index.shards[path]] if path in index.shards else []
-        if not shards and path.startswith(f"{index.dataset.directory.path}/"):
-            shards = list(index.shards.values())  # a video of one of them
-        for shard in shards:
-            shard.derive_again()
 
 
 def _made(mixture: ResolvedMixture, indexes: Sequence[DatasetIndex]) -> dict[str, list[int]]:

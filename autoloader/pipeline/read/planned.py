@@ -118,7 +118,7 @@ class PlannedSource(SampleSource):
         self._user = BlockUser() if self._blocks is None else self._blocks.enter()
         self._leases: list[FrameLease] = []
         self._memory = frame_reads.RunMemory(_pieces(knobs.read_ahead))
-        self._now = frame_reads.NowRead(reader.opened.first, reader.opened.verify)
+        self._now = frame_reads.NowRead(reader.opened.first)
         self._condition = condition
         self._planning = threading.Lock()
         self._room = threading.Condition()
