@@ -44,36 +44,11 @@ from autoloader.host.threads import Background, Owner
 from autoloader.index.counting import count_mixture
 from autoloader.index.statistics_files import statistics_document
 from autoloader.pipeline.progress import DeliveryProgress
-from autoloader.process.arguments import (
-    check_arguments,
-    check_retune,
-    control_request,
-    log_notes,
-    spec_of,
-    with_helpers,
-)
-from autoloader.process.checkpoint import (
-    fingerprint,
-    is_rebased,
-    order_from,
-    order_state,
-    read_state,
-    reweighted,
-    sealed,
-    tell_of_values,
-    values_of,
-)
+from autoloader.process import arguments, checkpoint, ranks
 from autoloader.process.child import Child, ChildPipeline, ThreadChild
 from autoloader.process.delivery import Delivery, InHand, Iteration
 from autoloader.process.discovery import is_up
 from autoloader.process.planning import choose_reader, html_of, plan_loader, retuned
-from autoloader.process.ranks import (
-    ALONE,
-    find_neighbours,
-    find_ranks,
-    gathered,
-    refuse_torch_worker,
-)
 from autoloader.process.setup import PipelineSetup
 from autoloader.samples.layout import Batch
 from autoloader.samples.resolve import SampleLocation, locate, resolve
@@ -172,19 +147,19 @@ class AutoLoader:
         **unknown: NoReturn,
     ) -> None:
         own = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
-        check_arguments(own | unknown)
-        refuse_torch_worker(rank, world_size)
+        arguments.check_arguments(own | unknown)
+        ranks.refuse_torch_worker(rank, world_size)
         self.owner = Owner("the loader")
         self._parts = contextlib.ExitStack()
         """What ``close`` ends, the last one first."""
-        self._ranks = find_ranks(rank, world_size, os.environ, device_mesh)
-        self._neighbours = neighbours = find_neighbours(self._ranks, os.environ)
+        self._ranks = ranks.find_ranks(rank, world_size, os.environ, device_mesh)
+        self._neighbours = neighbours = ranks.find_neighbours(self._ranks, os.environ)
         self._headroom = HeadroomProbe()
         self._controller = controller
         self._child: Child | None = None
         self._background = Background("autoloader-hand")
         try:
-            spec = spec_of(spec)
+            spec = arguments.spec_of(spec)
             if batch_size is not None:
                 spec = spec.with_batch_size(batch_size)
             if reproducible:
@@ -208,7 +183,7 @@ class AutoLoader:
                 open_loaders=Child.open_clients() if isolation == "process" else (),
                 once_found=self._start_child if isolation == "process" else None,
             )
-            self.plan = with_helpers(plan, helpers)
+            self.plan = arguments.with_helpers(plan, helpers)
             self._open(isolation, output, replay_one_batch)
         except BaseException as error:  # whatever ended the start: nothing that it began stays
             if isinstance(error, AutoloaderError) and error.exit_code != AutoloaderError.exit_code:
@@ -248,10 +223,12 @@ class AutoLoader:
     def _open(self, isolation: str, output: Literal["torch", "numpy"], replays: bool) -> None:
         """Make what was planned; nothing reads yet."""
         tensorflow_process.process.close()
-        log_notes(self.plan)
+        arguments.log_notes(self.plan)
         self._closed = self._ended = False
         neighbours = self._neighbours
-        control = control_request(self.plan, neighbours, moves=self._controller, replays=replays)
+        control = arguments.control_request(
+            self.plan, neighbours, moves=self._controller, replays=replays
+        )
         if isolation == "thread":
             self._child = ThreadChild(self._headroom)
         child = self._child = self._child or Child.shared(neighbours)
@@ -259,7 +236,7 @@ class AutoLoader:
         delivery = self._delivery = Delivery(self.plan, self._ranks, output, replays=replays)
         self._parts.callback(delivery.close)
         # By index every rank knows the whole, and which positions are its own.
-        part = ALONE if planned else self._ranks
+        part = ranks.ALONE if planned else self._ranks
         self._order = self._declared = order_of_part(self.plan.order, part)
         setup = PipelineSetup(
             mixture=mixture_part(mixture, part),
@@ -343,7 +320,7 @@ class AutoLoader:
             return own
         if all_ranks:
             names = [metric.name for metric in COMPARED]
-            told = gathered([own.get(name, math.nan) for name in names])
+            told = ranks.gathered([own.get(name, math.nan) for name in names])
             every = [
                 {name: value for name, value in zip(names, one, strict=True) if value == value}
                 for one in told
@@ -538,7 +515,7 @@ class AutoLoader:
             KnobError: an unknown knob or an illegal combination; nothing is changed.
         """
         self._check_open()
-        check_retune(values)
+        arguments.check_retune(values)
         return self._change(self._retune, values, named)
 
     def _retune(self, values: Mapping[str, Any], named: Mapping[str, Any]) -> Knobs:
@@ -569,7 +546,9 @@ class AutoLoader:
         progress = delivery.progress.copy()
         if at_batch is None and delivery.ahead and self._ranks.world_size == 1:
             at_batch = progress.batches + delivery.ahead
-        order = reweighted(self.plan, self._order, progress, self._ranks, weights, at_batch)
+        order = checkpoint.reweighted(
+            self.plan, self._order, progress, self._ranks, weights, at_batch
+        )
         delivery.drop()
         delivery.progress = progress
         self._follow(order)
@@ -620,12 +599,14 @@ class AutoLoader:
         self._delivery.count()
         progress = self._delivery.progress
         order = progress.as_saved(self._order)
-        place = {**progress.state(), **order_state(order, self.plan)}
-        return sealed({**fingerprint(self.plan), "values": self._values, **place})
+        place = {**progress.state(), **checkpoint.order_state(order, self.plan)}
+        return checkpoint.sealed(
+            {**checkpoint.fingerprint(self.plan), "values": self._values, **place}
+        )
 
     @cached_property
     def _values(self) -> dict[str, str]:
-        return values_of(self.plan)
+        return checkpoint.values_of(self.plan)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was saved, by any rank of any number of ranks.
@@ -640,15 +621,15 @@ class AutoLoader:
                 what is wrong by field. The loader stays where it was and goes on.
         """
         self._check_open()
-        self._change(self._go_to, read_state(state))
+        self._change(self._go_to, checkpoint.read_state(state))
 
     def _go_to(self, saved: Mapping[str, Any]) -> None:
-        order = order_from(saved, self.plan, self._declared)
-        tell_of_values(saved, self._values)
+        order = checkpoint.order_from(saved, self.plan, self._declared)
+        checkpoint.tell_of_values(saved, self._values)
         delivery = self._delivery
         delivery.count()
         progress = delivery.progress.copy()
-        progress.restore(saved, is_rebased(saved, self.plan))
+        progress.restore(saved, checkpoint.is_rebased(saved, self.plan))
         delivery.drop(shown=True)
         delivery.progress = progress
         self._follow(order)
@@ -893,7 +874,7 @@ def validation_loaders(
         SpecError, SourceError, ProfileError, KnobError, BudgetInfeasibleError: as ``AutoLoader``
             does; those opened before are closed again.
     """
-    spec = spec_of(spec)
+    spec = arguments.spec_of(spec)
     found: dict[str, ValidationLoader] = {}
     try:
         for name, own in validation_specs(spec, split).items():
