@@ -28,6 +28,7 @@ from types import ModuleType
 from typing import Any
 
 from autoloader.errors import UsageError
+from autoloader.host.files import write_whole
 from autoloader.integrations.layouts import ACTION, STATE, lerobot
 from autoloader.loader import AutoLoader
 
@@ -183,9 +184,8 @@ def _ranges(meta: Any, dropped: int, folder: Path) -> dict[str, str]:
         for number, start, stop in lengths
         if int(stop) - int(start) > dropped
     }
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "autoloader_ranges.json"
-    path.write_text(json.dumps(kept))
+    write_whole(path, json.dumps(kept))  # other ranks may be reading it
     return {"file": str(path.absolute()), "key": "{episode_metadata/episode_index}"}
 
 
@@ -214,8 +214,7 @@ class _Seam:
             done = save(checkpoint_dir, *args, **kwargs)
             if self.loader is not None:
                 path = Path(checkpoint_dir) / STATE_FILE
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(json.dumps(self.loader.state_dict()))
+                write_whole(path, json.dumps(self.loader.state_dict()))
             return done
 
         setattr(self.script, maker, making)
