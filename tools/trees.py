@@ -3,9 +3,10 @@
     python tools/trees.py OTHER --spec mix.yaml [--set knob=value ...] [--pairs 10] [--batches 200]
 
 OTHER is the other checkout, with a ``.venv`` of its own. Each turn is a fresh process of one
-checkout, A B B A …; the first pair is thrown away, as its caches fill. A ratio is this checkout to
-OTHER, its interval that of ``bench.paired``. Only public names are used; memory
-is the proportional set size of all processes.
+checkout, A B B A …; the first pair is thrown away, as its caches fill. Each checkout has a cache
+folder of its own: indexes of two versions would replace each other at every start. A ratio is this
+checkout to OTHER, its interval that of ``bench.paired``. Only public names are used; memory is the
+proportional set size of all processes.
 
 Not here: other loaders (``bench.runner``), limits (``bench.gate``).
 """
@@ -14,8 +15,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from bench.paired import estimate
@@ -66,11 +69,13 @@ print(json.dumps({"cpu_s_per_sample": cpu / samples, "s_per_sample": wall / samp
 """
 
 
-def turn(tree: Path, arguments: str) -> dict[str, float]:
-    """One process of one checkout."""
+def turn(tree: Path, arguments: str, caches: str) -> dict[str, float]:
+    """One process of one checkout, whose caches lie in a folder below ``caches``."""
     done = subprocess.run(
         [tree / ".venv/bin/python", "-c", _TURN, arguments],
         cwd=tree,
+        env=os.environ
+        | {"AUTOLOADER_CACHE_DIR": f"{caches}/{'this' if tree == HERE else 'other'}"},
         stdout=subprocess.PIPE,
         check=True,
         text=True,
@@ -93,12 +98,13 @@ def main() -> int:
     asked = [str(chosen.spec.absolute()), knobs, chosen.warmup, chosen.batches]
     trees = [HERE, chosen.other.absolute()]
     ratios: dict[str, list[float]] = {name: [] for name in MEASURES}
-    for number in range(chosen.pairs + 1):
-        order = trees if number % 2 else trees[::-1]
-        found = {tree: turn(tree, json.dumps(asked)) for tree in order}
-        if number:
-            for name in MEASURES:
-                ratios[name].append(found[HERE][name] / found[trees[1]][name])
+    with tempfile.TemporaryDirectory() as caches:
+        for number in range(chosen.pairs + 1):
+            order = trees if number % 2 else trees[::-1]
+            found = {tree: turn(tree, json.dumps(asked), caches) for tree in order}
+            if number:
+                for name in MEASURES:
+                    ratios[name].append(found[HERE][name] / found[trees[1]][name])
     for name in MEASURES:
         sys.stdout.write(f"{name}: {estimate(ratios[name])}\n")
     return 0

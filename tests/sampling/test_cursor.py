@@ -128,7 +128,7 @@ def test_a_state_of_other_files_is_refused(
     cursor = cursor_of()
     cursor.take(0, 1, 3, 1)
     other = DatasetCursor(starts, counts, 5)
-    with pytest.raises(UsageError, match="saved state"):
+    with pytest.raises(UsageError, match="saved for other files"):
         other.restore(cursor.state())
 
 
