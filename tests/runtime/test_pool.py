@@ -155,8 +155,7 @@ def test_seats_follow_the_knobs_while_jobs_are_in_other_stages() -> None:
     crowd = Crowd(pool)
 
     def settled() -> bool:
-        names = [one.name.rpartition("-")[0] for one in threading.enumerate()]
-        return names.count("autoloader-decode") == sum(pool.threads.values())
+        return sum(own.thread.is_alive() for own in pool._workers) == sum(pool.threads.values())
 
     for widths in ({"decode": 1, "turn": 1}, {"decode": 3, "turn": 2}, {"decode": 2, "turn": 1}):
         pool.resize(widths)
