@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -274,7 +275,8 @@ def test_a_module_that_is_changed_meanwhile_never_mixes_its_batches_with_those_o
     module.write_text(source.format(1))
     batch = {"size": 4, "call": f"{module.stem}:f", "gives": {"x": {"dtype": "int32"}}}
     spec = spec_of(dataset_of(robot), batch=batch, mixing={"epoch": "forever"})
-    with opened(spec, isolation=isolation) as loader:
+    with ExitStack() as stack:
+        loader = stack.enter_context(opened(spec, isolation=isolation))
         batches = iter(loader)
         assert next(batches)["x"].tolist() == [1] * 4
         module.write_text(source.format(22))
@@ -282,6 +284,7 @@ def test_a_module_that_is_changed_meanwhile_never_mixes_its_batches_with_those_o
             os.kill(loader.statistics().worker_pid, signal.SIGKILL)
             rest = (batch["x"].tolist() for batch in batches)
         else:
-            rest = (batch["x"].tolist() for batch in opened(spec))
+            again = stack.enter_context(opened(spec))
+            rest = (batch["x"].tolist() for batch in again)
         with pytest.raises(PipelineError, match=r"module of edited_\w+:f was changed since"):
             assert 22 not in itertools.chain.from_iterable(rest)
