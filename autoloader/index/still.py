@@ -132,9 +132,9 @@ class _GatheredRecords(GatheredEpisodes):
             return self._directory.place_of(self._told[row].pictures[k])
         except (UnreadableError, IndexError) as error:
             raise SourceError(
-                f"dataset {self._directory.dataset}: a record names other pictures than when it "
-                "was indexed",
-                remedy="put the file back as it was, or start anew",
+                f"dataset {self._directory.dataset}: a record names other pictures than at the "
+                "start of this run",
+                remedy="put the files of the dataset back as they were, or start the run again",
                 dataset=self._directory.dataset,
             ) from error
 

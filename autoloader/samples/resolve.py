@@ -579,9 +579,9 @@ def _refuse_relative_poses(
         names += [f"it has {op.name}" for op in term.ops if op.name in WIDTHS]
         if own and names:
             raise UnsupportedError(
-                f"{where}.sample.action_relative_to_state: {min(own)}: this column of "
-                f"{term.text()!r} is of a pose ({names[0]}), and relative poses are not supported",
-                remedy="leave the columns of the pose out of action_relative_to_state; GR00T has "
+                f"{where}.sample.action_relative_to_state: column {min(own)} of the action, from "
+                f"{term.text()!r}, is part of a pose ({names[0]}), which cannot be relative",
+                remedy="leave the columns of that pose out of action_relative_to_state; GR00T has "
                 "no statistics of relative poses",
             )
 

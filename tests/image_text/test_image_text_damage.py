@@ -60,7 +60,7 @@ def bad_records(folder: Path) -> dict[str, tuple[Any, str]]:
         "empty": "header is cut off|not a JPEG", "text": "it is not a JPEG", "cut": "cut off",
         "huge.png": "pixels", "none.png": "pixels", "bomb.gif": "pixels", "bomb.webp": "pixels",
         "ink.jpg": "4 colours", "loop.jpg": "damaged|cut off",
-        "pipe": "not a file", "folder": "not a file",
+        "pipe": "not a regular", "folder": "not a regular",
         "missing.png": "No such file", "../secret.png": "lies outside",
         str(folder.parent / "secret.png"): "lies outside", "x/../../secret.png": "lies outside",
         "a\0b": "the path of a picture", "n" * 5000: "too long",

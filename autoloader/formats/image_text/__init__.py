@@ -256,7 +256,7 @@ class ImageTextDirectory(DatasetFormat):
         except (UnreadableError, OSError) as error:
             raise SourceError(
                 f"dataset {self.dataset}: {path} was written to since it was indexed: {error}",
-                remedy="put the file back as it was, or start anew",
+                remedy="put the file back as it was, or start the run again",
                 dataset=self.dataset,
             ) from error
 
@@ -300,8 +300,10 @@ class ImageTextDirectory(DatasetFormat):
             file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
             try:
                 found = os.fstat(file)
-                if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_PICTURE_BYTES:
-                    raise UnreadableError(f"it is not a file of 1 to {MOST_PICTURE_BYTES:,} bytes")
+                if not stat.S_ISREG(found.st_mode):
+                    raise UnreadableError("it is not a regular file")
+                if found.st_size > MOST_PICTURE_BYTES:
+                    raise UnreadableError(f"it has more than {MOST_PICTURE_BYTES:,} bytes")
                 check_picture(partial(os.pread, file))
             finally:
                 os.close(file)
