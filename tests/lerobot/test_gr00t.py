@@ -379,7 +379,7 @@ def test_a_spec_that_makes_a_pose_relative_is_refused_by_name(
         {"path": "action[3:6]", "ops": [{"rotation6d": "euler_angles_rpy"}]},
     ]
     dataset["sample"] = {"action_relative_to_state": [0, 4]}
-    with pytest.raises(UnsupportedError, match=r"relative_to_state: column 4 .* has rotation6d") as error:
+    with pytest.raises(UnsupportedError, match=r"column 4 of .* has rotation6d") as error:
         resolve(PipelineSpec.from_mapping(plain))
     assert error.value.path == "datasets[arm].sample.action_relative_to_state"
 
@@ -388,7 +388,7 @@ def test_a_spec_that_makes_a_pose_relative_is_refused_by_name(
     plain = drafted(posed, "n1.6", capsys)
     resolve(PipelineSpec.from_mapping(plain))
     plain["datasets"][0]["sample"] = {"action_relative_to_state": [0, 1, 2, 7]}
-    with pytest.raises(UnsupportedError, match=r"relative_to_state: 7: .*action\.left_eef of meta"):
+    with pytest.raises(UnsupportedError, match=r"column 7 of .*action\.left_eef of meta"):
         resolve(PipelineSpec.from_mapping(plain))
 
 
