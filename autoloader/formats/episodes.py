@@ -320,7 +320,7 @@ class StoredFormat(DatasetFormat):
     def stored(
         self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
     ) -> Iterator[GiveEpisode]:
-        """What gives the episodes of a shard file, in their order; any thread may ask.
+        """A function that gives the episodes of a shard file in order; any thread may call it.
 
         Each is called before the next is asked for, and raises UnreadableError of a damaged
         episode.

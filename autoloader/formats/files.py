@@ -100,7 +100,7 @@ def naming(what: str) -> Iterator[None]:
 
 
 class Found(dict[_Key, _Value]):
-    """What ``find`` finds by a key, found once; so is the ``UnreadableError`` of a damaged thing.
+    """Values of ``find`` by key, each found once; an ``UnreadableError`` is kept and raised again.
 
     Args:
         find: finds the value of a key.

@@ -392,7 +392,7 @@ def read_yaml_file(path: str | Path) -> Any:
 
 
 def packaged(package: str, name: str, of: type[_Type]) -> _Type:
-    """What a YAML file in a package of ours says, as a value of a type."""
+    """A YAML file in one of this library's packages, as a value of a type."""
     text = resources.files(package).joinpath(name).read_text(encoding="utf-8")
     found: _Type = adapter(of).validate_python(parse_yaml(text))
     return found

@@ -97,10 +97,7 @@ class NowRead:
         age: age of the files that are read; see ``Descriptors.age``.
     """
 
-    def __init__(
-        self,
-        first: dict[str, os.stat_result] | None = None,
-    ) -> None:
+    def __init__(self, first: dict[str, os.stat_result] | None = None) -> None:
         self.age = descriptors.age()
         self._paths: dict[int, str] = {}
         self._first = {} if first is None else first
