@@ -385,7 +385,6 @@ class AutoLoader:
         return Iteration(self.awaited, change, after_end=after_end)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        del protocol
         raise TypeError(
             "an AutoLoader cannot be copied, pickled or sent to another process\n"
             "  → send its spec, and make an AutoLoader in the process that iterates it"

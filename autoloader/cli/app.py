@@ -429,8 +429,7 @@ def common(
     version: Print the version.
     schema: Print the JSON schema of a spec or a profile, for editors.
     """
-    del version, schema, json  # their callbacks, and ``run_command``, do the work
-    log_to_stderr(verbose)
+    log_to_stderr(verbose)  # callbacks of the others, and ``run_command``, do the rest
 
 
 _described(common)

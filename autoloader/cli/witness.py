@@ -434,7 +434,6 @@ def _broken(keep: KeepSpec, step: Step, number: int) -> str | None:
 @lru_cache(maxsize=4)
 def _listed(file: Path, mtime_ns: int) -> Mapping[str, Any]:
     """Content of a file of ranges, read again when the file changes."""
-    del mtime_ns
     listed: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return listed
 
@@ -632,7 +631,6 @@ def _plain(row: NDArray[np.float32], op: FieldOp) -> NDArray[np.float32]:
 
 def _column_by_column(rule: Callable[[list[np.float32]], list[float]]) -> Callable[..., _Columns]:
     def apply(rows: _Columns, op: FieldOp) -> _Columns:
-        del op
         columns = [rule(list(column)) for column in np.stack(rows).T]
         return list(np.asarray(columns, np.float32).T)
 

@@ -146,8 +146,7 @@ def decoders_of(
     """
 
     @cache
-    def made(camera: str, request: DecodeRequest) -> Decoder:
-        del camera  # its videos have decoders of their own
+    def made(camera: str, request: DecodeRequest) -> Decoder:  # a camera's videos have their own
         if request.stored is not None:
             from autoloader.decode.depth import DepthDecoder  # few datasets have depth
 

@@ -61,7 +61,6 @@ class Decoder(Protocol):
 
     def decode_together(self, frames: Sequence[VideoFrame], out: Sequence[np.ndarray]) -> Set[int]:
         """Decode frames of one keyframe; the numbers of those that came."""
-        del frames, out
         return frozenset()
 
 

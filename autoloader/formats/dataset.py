@@ -247,7 +247,6 @@ class DatasetFormat(ABC):
         Raises:
             OSError: a file cannot be opened.
         """
-        del slices
         return iter(())
 
     @classmethod
@@ -275,9 +274,8 @@ class DatasetFormat(ABC):
             )
         return folder
 
-    def require(self, slices: Sequence[ShardSlice]) -> None:
+    def require(self, slices: Sequence[ShardSlice]) -> None:  # noqa: B027 most need no more
         """Refuse shard files that are not there, where a run cannot go without them."""
-        del slices
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """The first frames of an episode, encoded; asked where not ``streamable``.
@@ -315,7 +313,6 @@ class DatasetFormat(ABC):
 
     def told_of(self, shard: str, record: int) -> Mapping[str, str]:
         """Feature path → value of what the metadata says of a shard's record."""
-        del shard, record
         return {}
 
     def with_episodes(self, numbers: Sequence[int]) -> DatasetFormat:
@@ -329,7 +326,7 @@ class DatasetFormat(ABC):
             remedy="leave media out: it is for kind: image_text",
         )
 
-    def check_first(
+    def check_first(  # noqa: B027 most find it as they read
         self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]
     ) -> None:
         """Refuse, before anything is read, what would be amiss in every episode.
@@ -342,11 +339,9 @@ class DatasetFormat(ABC):
         Raises:
             SourceError: the first or last file cannot be used, or texts are not told.
         """
-        del slices, cameras, texts
 
-    def check_texts(self, texts: Iterable[Feature]) -> None:
+    def check_texts(self, texts: Iterable[Feature]) -> None:  # noqa: B027 most tell all
         """Refuse features whose texts cannot be told. Raises SourceError."""
-        del texts
 
     def missing_videos(
         self, cameras: Collection[str] | None = None, slices: Sequence[ShardSlice] | None = None
@@ -357,7 +352,6 @@ class DatasetFormat(ABC):
             cameras: features that are shown; default: all.
             slices: stretches of files whose episodes are read; default: all episodes.
         """
-        del cameras, slices
         return None
 
     def resolve(self, split: str, *, field: str = "split") -> tuple[ShardSlice, ...]:

@@ -453,7 +453,6 @@ class EpisodeFormat(StoredFormat):
 
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
         """See ``DatasetFormat``."""
-        del wanted
         os.stat(path)  # noqa: PTH116  (raises where it is not there)
         return identity_of([path, *sorted(self.videos_of(path))], self.path)
 
@@ -461,7 +460,6 @@ class EpisodeFormat(StoredFormat):
         self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
     ) -> Iterator[GiveEpisode]:
         """See ``StoredFormat``."""
-        del wanted, notes
         known = Found(packets_of)
         for one in islice(self.episodes(path), only.start, only.stop):
             yield partial(self._stored, one, known)

@@ -50,7 +50,6 @@ class LazyPicture:
     decode: Callable[[], NDArray[np.uint8]]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        del copy
         picture = self.decode()
         return picture if dtype is None else picture.astype(dtype)
 

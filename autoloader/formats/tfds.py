@@ -220,7 +220,6 @@ class TfdsDirectory(DatasetFormat):
 
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
         """See ``DatasetFormat``; of a remote file its generation."""
-        del wanted
         if not files.is_remote(path):
             return SourceIdentity.of(os.stat(path))  # noqa: PTH116
         from autoloader.storage.shards import shard_cache  # local data goes without

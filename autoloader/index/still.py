@@ -142,7 +142,6 @@ class _GatheredRecords(GatheredEpisodes):
         self, features: Sequence[tuple[str, str]], raw: NDArray[np.int64]
     ) -> list[list[NDArray[Any]]]:
         """See ``GatheredEpisodes.several``: whether each record has a picture."""
-        del raw
         return [
             [self._pictures(rows, shard, _number(path))[1][:, None, None].astype(np.int64)
              for rows, shard in self._parts]
@@ -151,5 +150,4 @@ class _GatheredRecords(GatheredEpisodes):
 
     def language(self, feature_path: str, raw: NDArray[np.int64]) -> list[bytes]:
         """See ``GatheredEpisodes.language``."""
-        del raw
         return [getattr(one, feature_path).encode("utf-8", "replace") for one in self._told]

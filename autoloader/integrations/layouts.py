@@ -195,7 +195,6 @@ def openpi(
     Raises:
         UsageError: more than one frame or state, no camera at all, or more columns than 32.
     """
-    del dataset_names
     frames = {name: one.shape[1] for name, one in batch["images"].items()}
     states = batch["state"].shape[1]
     if not frames or set(frames.values()) != {1} or states != 1:
@@ -277,7 +276,6 @@ def lerobot(
     Raises:
         UsageError: the batch holds a depth camera, or actions of several steps.
     """
-    del dataset_names
     cameras = cameras or {name: f"observation.images.{name}" for name in batch["images"]}
     asked = {ACTION} if windows is None else windows
     found: dict[str, Any] = {}

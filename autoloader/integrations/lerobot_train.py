@@ -223,7 +223,6 @@ class _Seam:
 
     def batches(self, dataloader: Any) -> Iterator[dict[str, Any]]:
         """Batches without end; lerobot's own ``dataloader`` stays unused."""
-        del dataloader
         cfg, dataset = self.made[-1]
         run = LeRobotRun.of(cfg, dataset, floats=self.floats)
         self.loader = loader = AutoLoader(run.spec)

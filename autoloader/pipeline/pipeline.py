@@ -163,7 +163,6 @@ class MixtureReader(ABC):
 
     def processes(self, knobs: Knobs) -> int:
         """Number of processes that build batches: 1 is this one."""
-        del knobs
         return 1
 
     def remote(self, knobs: Knobs, memory: RingMemory, bad: TellBad) -> RemoteBuilder:
@@ -172,12 +171,10 @@ class MixtureReader(ABC):
 
     def helpers(self, memory: RingMemory, bad: TellBad, answers: Answers) -> Helpers | None:
         """The way to helpers on other hosts; ``None``: this reader asks none."""
-        del memory, bad, answers
         return None
 
     def run_samples(self, knobs: Knobs) -> int:
         """Samples that a builder should read together; 1 takes each batch as its samples come."""
-        del knobs
         return 1
 
     def hold(self, cache_bytes: int, costs: FrameCosts) -> None:  # noqa: B027 streams hold nothing

@@ -115,7 +115,6 @@ class DeliveryProgress:
     def _note_non_finite(
         self, dataset: int, pass_: int, shard: int, record: int, t: int, total: int
     ) -> None:
-        del pass_, total
         self.non_finite[dataset] += 1
         if self.non_finite[dataset] == 1:
             how = self._mixture.spec.errors.non_finite

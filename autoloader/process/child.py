@@ -418,7 +418,6 @@ class _ThreadLink(Link):
         """See ``Link.leave``; also waits for threads that decode."""
         from autoloader.process import control
 
-        del shared
         gone = all_ended([self._thread], timeout_s + control.STUCK_S)
         self.wire.close()
         return gone

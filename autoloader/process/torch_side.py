@@ -123,7 +123,6 @@ class NoDevice:
 
     def register(self, address: int, nbytes: int) -> bool:
         """See ``Device.register``; nothing is pinned."""
-        del address, nbytes
         return False
 
     def unregister(self, address: int) -> None:
@@ -135,7 +134,6 @@ class NoDevice:
 
     def event(self, copies: list[torch.Tensor]) -> CopyEvent:
         """See ``Device.event``; one that is reached."""
-        del copies
         return self
 
     def query(self) -> bool:

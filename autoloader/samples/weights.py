@@ -139,7 +139,6 @@ def read_weights(
 @lru_cache(maxsize=4)
 def _columns(path: str, size: int, mtime_ns: int) -> Mapping[str, NDArray[Any]]:
     """The columns of numbers of a file; read once as long as the file stays as it is."""
-    del size, mtime_ns  # a file that changes is read again
     if path.endswith(".npz"):
         with opened_regular(path) as source, np.load(source, allow_pickle=False) as file:
             found = {name: file[name] for name in file.files}

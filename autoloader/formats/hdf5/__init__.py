@@ -149,7 +149,6 @@ class Hdf5Directory(episodes.StoredFormat):
 
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
         """See ``DatasetFormat``; of the file, files beside it with its language, and the schema."""
-        del wanted
         os.stat(path)  # noqa: PTH116  (raises where it is not there)
         more = [str(one) for one in self.schema.files_beside(path)]
         root = os.path.dirname(path) if path == self.path else self.path  # noqa: PTH120
@@ -159,7 +158,6 @@ class Hdf5Directory(episodes.StoredFormat):
         self, path: str, only: slice, wanted: Wanted | None, notes: dict[str, None]
     ) -> Iterator[episodes.GiveEpisode]:
         """See ``StoredFormat``."""
-        del notes
         records = range(len(self.episodes_of(path)))[only]
         stored = None if wanted is None else wanted.stored
         try:
@@ -190,7 +188,6 @@ class Hdf5Directory(episodes.StoredFormat):
         self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]
     ) -> None:
         """See ``DatasetFormat``: the layout of the first episode's pictures."""
-        del texts
         path, record = slices[0].path, slices[0].start
         for camera in () if self.episodes_of(path)[record][2] else cameras:
             about = (path, record, camera, self.features[camera], self.schema.model_dump_json())

@@ -198,12 +198,10 @@ class ImageTextDirectory(DatasetFormat):
 
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
         """See ``DatasetFormat``; pictures in files of their own do not count."""
-        del wanted
         return SourceIdentity.of(os.stat(path))  # noqa: PTH116
 
     def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
         """See ``DatasetFormat``; all are of one step, so rows are records."""
-        del read
         source = self.identity(path, wanted)
         shown = sum(one.role == "frames" for one in wanted.features)
         try:
@@ -220,7 +218,6 @@ class ImageTextDirectory(DatasetFormat):
 
     def first_frames(self, path: str, record: int, camera: str, count: int) -> Sequence[Encoded]:
         """See ``DatasetFormat``; in place of a picture that is not there the record's last."""
-        del count
         wanted = int(camera.rpartition("_")[2])
         if column := self.packed.get(path, ""):
             table = read_pictures(path, column, self._count_of(path), record + 1)

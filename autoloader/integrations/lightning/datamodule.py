@@ -420,12 +420,10 @@ class AutoLoaderDataModule(LightningDataModule):
 
     def teardown(self, stage: str) -> None:
         """The run is over: close both loaders."""
-        del stage
         self.close()
 
     def on_exception(self, exception: BaseException) -> None:
         """The run is over, by an exception, Ctrl-C or a signal: close both loaders."""
-        del exception
         self.close()
 
     def close(self) -> None:

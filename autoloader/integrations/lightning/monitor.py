@@ -64,7 +64,6 @@ class LoaderMonitor(Callback):
         Raises:
             UsageError: the trainer has another one.
         """
-        del pl_module, stage
         if not isinstance(getattr(trainer, "datamodule", None), AutoLoaderDataModule):
             raise UsageError(
                 "LoaderMonitor finds no AutoLoaderDataModule in this trainer",

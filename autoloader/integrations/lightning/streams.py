@@ -196,7 +196,6 @@ class _Cut(Iteration):
 
     def _enter(self, consumer: Consumer) -> None:
         """Set how far it goes."""
-        del consumer
         self._left = len(self._stream)
 
     def _changed(self, batch: Batch) -> Any:

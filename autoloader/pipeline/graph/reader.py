@@ -168,7 +168,6 @@ def _whole_records(path: bytes, most: int) -> np.int64:
 @lru_cache(maxsize=2**16)
 def _records_within(name: str, size: int, mtime_ns: int, most: int) -> int:
     """``_whole_records`` of a file that is walked once as long as it stays as it is."""
-    del size, mtime_ns
     with opened(name) as file:
         walk = walk_records(file, source_bytes(file))
         ends = (number for number, (_, _, lost) in enumerate(walk) if lost or number >= most)

@@ -96,7 +96,7 @@ class PlannedSource(SampleSource):
     Args:
         reader: reader of the mixture, open.
         knobs: ``io_threads`` and ``read_ahead`` are heeded.
-        bad: not used.
+        bad: not used: what is damaged was found when the index was built.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
     """
@@ -109,7 +109,6 @@ class PlannedSource(SampleSource):
         condition: threading.Condition,
         failed: Callable[[BaseException], None],
     ) -> None:
-        del bad  # what is damaged was found when the index was built
         self._datasets = reader.mixture.datasets
         self._indexes, self._plan = reader.indexes, reader.opened.plan
         self._planner = reader.opened.planner(reader.mixture)

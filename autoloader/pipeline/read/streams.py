@@ -145,7 +145,6 @@ class StreamSource(SampleSource):
 
     def take(self, count: int) -> tuple[block.SampleBlock, int, int] | None:
         """See ``SampleSource.take``."""
-        del count
         if not self._begun:
             ready = sum(queue.pending > 0 for queue in self._queues)
             if ready < min(self._min_ready, self._live()):
@@ -623,7 +622,6 @@ class StreamsReader(MixtureReader):
 
     def open(self, bad: TellBad) -> None:
         """See ``MixtureReader.open``: the cache of shards begins to fill, if the spec lets it."""
-        del bad
         away = [one for one in self.mixture.datasets if one.remote and one.indexable]
         if away and self.mixture.spec.reader == "auto":
             from autoloader.pipeline.read.shards import ShardFill  # local data goes without

@@ -312,7 +312,6 @@ _Ranges = dict[str, tuple[_Pair, ...]]
 @lru_cache(maxsize=8)
 def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
     """Ranges in a file, by key; parsed once as long as the file stays as it is."""
-    del size, mtime_ns  # a file that changes is read again
     ranges: _Ranges = adapter(_Ranges).validate_json(files.read_local(path, "list_bytes"))
     return ranges
 

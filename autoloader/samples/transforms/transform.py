@@ -362,7 +362,6 @@ Caller = Callable[[Callable[..., Any], dict[str, Any], int, Mapping[str, Any]], 
 def _call_numpy(
     function: Callable[..., Any], episode: dict[str, Any], steps: int, kwargs: Mapping[str, Any]
 ) -> Any:
-    del steps
     return function(episode, **kwargs)
 
 

@@ -117,7 +117,6 @@ class Client(ABC):
 
     def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
         """Names in a directory: files with their versions, directories with ``None``."""
-        del meter
         raise NoFileSystemError(errno.EOPNOTSUPP, "this server lists nothing", directory)
 
     @abstractmethod
@@ -142,7 +141,6 @@ class Client(ABC):
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
         """Write a small file."""
-        del content, meter
         raise OSError(errno.EROFS, "a server of files takes none; copy it there", path)
 
 

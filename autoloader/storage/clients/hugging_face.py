@@ -62,11 +62,9 @@ class HuggingFaceClient(WebClient):
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
         """Refuse: a file of the Hub is written by a commit of its owner."""
-        del content, meter
         raise OSError(errno.EROFS, "put it on the hub with `hf upload`", path)
 
     def _address(self, path: str, of: RemoteIdentity | None) -> tuple[str, dict[str, str]]:
-        del of
         repository, revision, inside = _parts(path)
         return f"{self._hub}/datasets/{repository}/resolve/{revision}/{inside}", self._authorised()
 
