@@ -375,7 +375,7 @@ class Comparer:
         wanted = [witness.nearest_frame(one, how).astype(how.depth) for one in stored]
         wanted = wanted or [np.zeros_like(frame)]
         if all(frame.tobytes() != one.tobytes() for one in wanted):
-            off = min(int((frame[..., 0] != one.reshape(how.size)).sum()) for one in wanted)
+            off = min(int((frame[..., 0] != one.reshape(frame.shape[:2])).sum()) for one in wanted)
             self._differs(f"images/{camera}: depth", f"{off} of {frame.size} values differ")
 
     def _language(self, row: Mapping[str, Any], episode: witness.Episode, step: Step) -> None:

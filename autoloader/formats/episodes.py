@@ -176,7 +176,8 @@ class FileTables:
         read: reads an episode as a record, through the transform if there is one.
         features: features of the dataset, by path.
         cameras: keys of its pictures, sorted.
-        pictures: sections of cameras whose frames are in no video.
+        pictures: sections of cameras whose frames are in no video. A file of such frames belongs
+            to one shard file alone: its frames are told apart by their row in the shard.
 
     Attributes:
         notes: facts about the file that a person should know, as keys; once all were read.
@@ -310,7 +311,8 @@ class StoredFormat(DatasetFormat):
     """A format whose episodes become records, as this module says.
 
     Attributes:
-        pictures: sections of cameras whose frames are in no video.
+        pictures: sections of cameras whose frames are in no video. A file of such frames belongs
+            to one shard file alone: its frames are told apart by their row in the shard.
     """
 
     streamable: ClassVar[bool] = False
@@ -432,8 +434,7 @@ class EpisodeFormat(StoredFormat):
     and ``inspect``. Frames are found by PyAV (extra ``lerobot``), and read by ranges of the files.
     An episode with ``damage`` is left out by that reason, within ``errors.max_corrupt_ratio``.
     ``verify`` compares with ``episodes`` and PyAV; override ``plain_reader`` to compare with values
-    that another program reads. A format whose frames are no videos is a ``DatasetFormat`` of its
-    own.
+    that another program reads. A format whose frames are no videos is a ``StoredFormat``.
 
     A package brings the format as an entry point of the group ``autoloader.formats``, and a spec
     names it: ``kind: NAME``.

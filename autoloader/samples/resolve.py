@@ -618,7 +618,7 @@ def resolve(
     first = datasets[0].sample
     layout = BatchLayout(
         batch_size=spec.batch.size,
-        cameras={name: camera.size for name, camera in spec.cameras.items()},
+        cameras={name: camera.shape[:2] for name, camera in spec.cameras.items()},
         frames=first.frames,
         action_rows=first.action_rows,
         action_width=_width_of(spec, datasets, "action"),

@@ -345,9 +345,10 @@ class Knobs(BaseModel):
 
         Batches leave in order, so that each decode process needs two slots of the ring.
         """
-        threads = max(self.decode_threads, min(cpus, MOST_THREADS_AT_START))
+        fewest = min(cpus, MOST_THREADS_AT_START)
+        values = {knob: max(getattr(self, knob), fewest) for knob in PIXEL_THREADS.values()}
+        threads = values["decode_threads"]
         processes = max(self.decode_processes, threads // THREADS_OF_A_PROCESS)
-        values = {"decode_threads": threads}
         if processes > 1:
             slots = max(self.ring_slots, 2 * processes)
             values |= {"decode_processes": processes, "ring_slots": slots, "io_threads": threads}

@@ -263,7 +263,7 @@ def decode_frame(encoded: Any, camera: CameraSpec) -> Any:
         lambda: picture,
         lambda: _fit(picture, shape, camera),
     )
-    return tf.ensure_shape(fitted, [height, width, 3])
+    return tf.ensure_shape(fitted, camera.shape)
 
 
 def decode_sample(frames: Any, wanted: Any, cameras: Mapping[str, CameraSpec]) -> dict[str, Any]:
@@ -288,7 +288,7 @@ def decode_sample(frames: Any, wanted: Any, cameras: Mapping[str, CameraSpec]) -
 def _frame_or_black(encoded: Any, wanted: Any, camera: CameraSpec) -> Any:
     """A decoded frame where it is wanted, else black."""
     return tf.cond(
-        wanted, lambda: decode_frame(encoded, camera), lambda: tf.zeros([*camera.size, 3], tf.uint8)
+        wanted, lambda: decode_frame(encoded, camera), lambda: tf.zeros(camera.shape, tf.uint8)
     )
 
 
