@@ -26,6 +26,7 @@ from autoloader.controller.states import ControllerState
 from autoloader.errors import KnobError, UsageError
 from autoloader.spec.block import adapter
 from autoloader.telemetry.lines import LineLog, read_lines
+from autoloader.telemetry.statistics import encoded
 
 logger = logging.getLogger(__name__)
 
@@ -35,19 +36,6 @@ SCHEMA_VERSION = 2
 def _plain(value: Any) -> Any:
     kind: Any = type(value)
     return adapter(kind).dump_python(value, mode="json")
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One decision with its inputs; ``run`` and ``pipeline`` say whose it is."""
-
-    kind: str
-    at_s: float
-    state: ControllerState
-    observation: Observation
-    decision: Decision
-    run: str
-    pipeline: int
 
 
 class DecisionLog(LineLog):
@@ -81,8 +69,8 @@ class DecisionLog(LineLog):
 
     def decision(self, state: ControllerState, seen: Observation, answer: Decision) -> None:
         """Write one decision, with its inputs."""
-        line = _Line("decision", seen.at_s, state, seen, answer, **self._whose)
-        self.write_text(adapter(_Line).dump_json(line).decode())
+        told = {"state": state, "observation": seen, "decision": answer}
+        self.write_text(encoded({"kind": "decision", "at_s": seen.at_s, **told, **self._whose}))
 
     def event(self, kind: str, at_s: float, **told: Any) -> None:
         """Write one line of another kind.

@@ -31,10 +31,8 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -49,7 +47,7 @@ from autoloader.host.threads import LoaderThread
 from autoloader.samples.block import MOST_UNFINISHED, RUN_BYTES, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import CacheStatistics, Statistics
+from autoloader.telemetry.statistics import Counts
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +119,7 @@ class SampleSource(ABC):
         return True
 
     @abstractmethod
-    def activity(self, own: Sequence[Mapping[str, Any]]) -> Statistics:
+    def activity(self, own: Sequence[Counts]) -> Counts:
         """Counts so far.
 
         Args:
@@ -295,14 +293,13 @@ class BatchBuilder:
         """Batches ready to be handed out."""
         return sum(pending.done.is_set() for pending in list(self._line))
 
-    def activity(self) -> Statistics:
+    def activity(self) -> Counts:
         """Counts so far."""
         (*worked, _), work = self._pool.service()
         counted = zip(worked, self._decoded, self._copied.tolist(), self._stalls, strict=True)
         own = [{**one, "samples": made + copied, "stalls": s} for one, made, copied, s in counted]
         loaded = 0 if self._disk is None else self._disk.loaded - self._loaded_before
-        found = self._source.activity(own)
-        return replace(found, work=work, cache=CacheStatistics(from_disk=loaded))
+        return self._source.activity(own) | {"work": work, "cache": {"from_disk": loaded}}
 
     def close(self, within_s: float) -> bool:
         """End all threads; drops what is under way.

@@ -67,7 +67,7 @@ from autoloader.pipeline.messages import Message, Wire
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import BATCHES_OF_A_HELPER, Knobs
-from autoloader.telemetry.statistics import Statistics, merged
+from autoloader.telemetry.statistics import Counts, merged, over
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +264,8 @@ class RemoteBuilder(BuilderProcess):
         self.begun: Callable[[], object] = lambda: None
         self._parked = False
         self._failure: BaseException | None = None
-        self._before = self._now = Statistics()
+        self._before: Counts = {}
+        self._now: Counts = {}
         self.thread.start()
 
     here = False
@@ -340,7 +341,7 @@ class RemoteBuilder(BuilderProcess):
         """Number of batches that are ready to be handed out."""
         return len(self._filled)
 
-    def activity(self) -> Statistics:
+    def activity(self) -> Counts:
         """Counts of its processes so far, half a second old at most."""
         return merged(self._before, self._now)
 
@@ -394,7 +395,7 @@ class RemoteBuilder(BuilderProcess):
                 self.to_begin -= 1
             self.begun()
         elif isinstance(message, messages.Activity):
-            self._now = Statistics.from_plain(message.activity)
+            self._now = message.activity
         elif isinstance(message, messages.AskFrames):
             lease = self._frames.ask(
                 message.files, _frames_of(message), message.now, message.rows, elsewhere=True
@@ -418,8 +419,7 @@ class RemoteBuilder(BuilderProcess):
             lease.give_up()
         with self.condition:
             if not self.closed:
-                self._before = self.activity().over()
-                self._now = Statistics()
+                self._before, self._now = over(self.activity()), {}
                 self.to_begin = self._slots_given()  # it is not idle before another has begun them
 
     def failed(self, error: BaseException) -> None:

@@ -57,6 +57,7 @@ from autoloader.host.clock import Clock
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Deal, Rounds
+from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry import statistics
 
@@ -151,7 +152,13 @@ class Lane:
 
 
 class MixtureReader(ABC):
-    """Reader of a mixture as its pipeline uses it; by default it reads in this process."""
+    """Reader of a mixture as its pipeline uses it; by default it reads in this process.
+
+    Attributes:
+        order: the order of the mixture's samples.
+    """
+
+    order: MixtureOrder
 
     def open(self, bad: TellBad) -> None:  # noqa: B027 most readers open as they read
         """Open what must be there before anything is read; may take long, and is called once."""
@@ -257,7 +264,7 @@ class Pipeline:
             from autoloader.pipeline.batch_call import BatchCall  # most mixtures have none
 
             self._call = BatchCall(mixture)
-        self._ended = statistics.Statistics()
+        self._ended: statistics.Counts = {}
         self.at_close: Callable[[], object] = lambda: None
         self._dealing = LoaderThread(target=self._run, name="autoloader-deal")
 
@@ -309,10 +316,10 @@ class Pipeline:
 
     def _frame_costs(self) -> NDArray[np.float64]:
         """[D] seconds of a decode, so far; NaN where there was none."""
-        known = self._builder_activity().datasets
-        done = [known.get(name, statistics.DatasetStatistics()) for name in self._mixture.names]
-        decode_s = np.asarray([one.decode_s for one in done])
-        frames = np.asarray([one.frames or np.nan for one in done])
+        known = self._builder_activity().get("datasets", {})
+        done = [known.get(name, {}) for name in self._mixture.names]
+        decode_s = np.asarray([one.get("decode_s", 0.0) for one in done])
+        frames = np.asarray([one.get("frames") or np.nan for one in done])
         return np.asarray(decode_s / frames)
 
     def _deal(self) -> None:
@@ -519,7 +526,7 @@ class Pipeline:
             over = [lane.builder for lane in self._leaving if not lane.tasks]
             self._leaving = [lane for lane in self._leaving if lane.tasks]
             for builder in over:
-                self._ended = statistics.merged(self._ended, builder.activity().over())
+                self._ended = statistics.merged(self._ended, statistics.over(builder.activity()))
         for builder in over:
             builder.close(CLOSE_S)
 
@@ -603,30 +610,39 @@ class Pipeline:
             processes += helpers.pids
             for name in ("present", "possible", "compared", "different"):
                 counts[name] = getattr(helpers, name)
-        datasets = {}
-        for k, name in enumerate(self._mixture.names):
-            own = done.datasets.get(name) or statistics.DatasetStatistics()
-            bad = self._quarantine.count(k)
-            if bad or there[k]:
-                own = dataclasses.replace(own, quarantined=bad, samples=own.samples + there[k])
-            datasets[name] = own
-        return dataclasses.replace(
-            done,
-            datasets=datasets,
+        known, names = done.get("datasets", {}), self._mixture.names
+        parts = [known.get(name, {}) for name in names]
+        samples = [own.get("samples", 0) + taken for own, taken in zip(parts, there, strict=True)]
+        mixed = sum(samples)
+        datasets = {
+            name: statistics.DatasetStatistics(
+                **parts[k]
+                | {
+                    "weight": self._reader.order.shares[k],
+                    "share": samples[k] / mixed if mixed else None,
+                    "samples": samples[k],
+                    "quarantined": self._quarantine.count(k),
+                }
+            )
+            for k, name in enumerate(names)
+        }
+        cache = dataclasses.replace(self.frames_held(), **done.get("cache", {}))
+        return statistics.Statistics(
+            **done | {"samples": mixed, "datasets": datasets, "cache": cache},
             ring=statistics.RingStatistics(
                 slots=self._slots.slots,
                 filled=self.ready_batches,
+                allocated_bytes=self._memory.allocated_bytes(),
                 stuck=self._slots.stuck,
                 out=self._slots.out,
             ),
             processes=tuple(processes),
-            cache=statistics.merged(self.frames_held(), done.cache),
             call_s=self._call.seconds if self._call else 0.0,
             calls=self._call.calls if self._call else 0,
             helpers=statistics.HelperStatistics(**counts),
         )
 
-    def _builder_activity(self) -> statistics.Statistics:
+    def _builder_activity(self) -> statistics.Counts:
         """Counts of all builders so far."""
         with self._lock:
             builders, done = self._all(), self._ended

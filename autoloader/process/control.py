@@ -57,7 +57,7 @@ from autoloader.samples.resolve import check_content, resolve_plain
 from autoloader.sampling.dealing import NodePart, Ranks, mixture_part
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import ControllerStatistics, Statistics
+from autoloader.telemetry.statistics import ControllerStatistics
 
 if TYPE_CHECKING:
     from autoloader.pipeline.pipeline import MixtureReader, Pipeline
@@ -253,16 +253,16 @@ class ControlledPipeline:
 
     def activity(self, request: int) -> messages.Activity:
         """Activity of the pipeline, and frames that earlier ones still pin; answers a request."""
-        found = self._counts()
+        found = self._observer.told(self.pipeline.activity(), controller=self._actions)
         if stuck := sum(one.pipeline.leased_frames for one in self._earlier):
             found = replace(found, cache=replace(found.cache, stuck=stuck))
         bad = [asdict(one) for one in self.pipeline.quarantined()]
-        return messages.Activity(self._number, request, asdict(self._observer.told(found)), bad)
+        return messages.Activity(self._number, request, asdict(found), bad)
 
-    def _counts(self) -> Statistics:
-        """Counts of the pipeline and of its controller."""
-        controller = ControllerStatistics(**self._counted) if self._moves else None
-        return replace(self.pipeline.activity(), controller=controller)
+    @property
+    def _actions(self) -> ControllerStatistics | None:
+        """Actions of the controller so far; ``None`` without one."""
+        return ControllerStatistics(**self._counted) if self._moves else None
 
     def close(self, held_slots: Collection[int] | None = None) -> None:
         """End it; give the ring's pages back, except those of ``held_slots`` (default: all)."""
@@ -414,6 +414,7 @@ class ControlledPipeline:
         said: dict[str, Any] = {}
         if self._moves:
             said = {"why": self._decide(seen), "state": self._state.name.value}
+        said["controller"] = self._actions
         self._observer.publish(seen, self._activity, opened=self.pipeline.opened, **said)
 
     def _decide(self, seen: Observation) -> str:
@@ -438,7 +439,7 @@ class ControlledPipeline:
         """Read everything that the policy needs now."""
         with self._lock:
             knobs = self.pipeline.knobs
-            activity = self._activity = self._counts()
+            activity = self._activity = self.pipeline.activity()
             settled = self.pipeline.settled
         readings = self._observer.readings(at_s, knobs, activity, parked=self._parked)
         headroom = headroom_or_none(self._headroom)

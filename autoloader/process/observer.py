@@ -332,7 +332,6 @@ class Observer:
         self._setup, self._page, self._limits = setup, setup.page, request.limits
         self._knobs = setup.knobs.flat()
         self._sinks = _open_sinks(setup, number, quarantined)
-        self._shares = dict(zip(mixture.names, setup.order.shares, strict=True))
         self._probes = probes
         self._own_process = own_process
         sizes = mixture.sizes  # asks the file system
@@ -423,7 +422,7 @@ class Observer:
                     batches=batches - self._before[0],
                     waited_s=(waited_ns - self._before[1]) / 1e9 + self._waiting_s(),
                     waiting=self.wanting,
-                    mixed=sum(one.samples for one in activity.datasets.values()),
+                    mixed=activity.samples,
                     ready=activity.ring.filled,
                     slots=activity.ring.slots,
                     stages=self._stages(knobs, activity),
@@ -446,7 +445,7 @@ class Observer:
             work = sum(one.read_s for one in parts.values())
             return (*found, StageTotal("read", "", 1.0, knobs.io_threads, work, sum(read.values())))
         streams = (
-            StageTotal("read", name, self._shares[name], 1, one.read_s, read[name])
+            StageTotal("read", name, one.weight, 1, one.read_s, read[name])
             for name, one in parts.items()
         )
         return (*found, *streams)
@@ -520,22 +519,14 @@ class Observer:
                 for sink in self._sinks:
                     sink.write(moment)
 
-    def told(self, activity: Statistics) -> Statistics:
-        """Counts of the pipeline together with the readings of the last second. Any thread."""
-        mixed = sum(one.samples for one in activity.datasets.values())
-        datasets = {
-            name: replace(
-                own, weight=self._shares[name], share=own.samples / mixed if mixed else None
-            )
-            for name, own in activity.datasets.items()
-        }
-        ring = replace(activity.ring, allocated_bytes=self._setup.memory.allocated_bytes())
-        return replace(activity, **self._said, samples=mixed, ring=ring, datasets=datasets)
+    def told(self, activity: Statistics, **now: Any) -> Statistics:
+        """Counts of the pipeline, the readings of the last second and ``now``. Any thread."""
+        return replace(activity, **self._said | now)
 
     def _doing(self, seen: Observation, activity: Statistics) -> str:
         if not seen.waiting:
             return ""
-        used = {name: own for name, own in activity.datasets.items() if self._shares[name]}
+        used = {name: own for name, own in activity.datasets.items() if own.weight}
         return waited_for(seen.knobs.reader, used)
 
     def close(self) -> None:

@@ -28,8 +28,8 @@ import json
 import operator
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from autoloader.errors import UsageError
 from autoloader.host.units import format_bytes
@@ -76,11 +76,37 @@ def _counted(default: Any = 0, merge: Callable[[Any, Any], Any] = operator.add) 
     return figure(default, metric=False, merge=merge)
 
 
-def _summed(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+Counts: TypeAlias = dict[str, Any]
+"""Counts of a builder, as plain values: fields of ``Statistics`` that have a ``merge``, by name."""
+
+
+def _joined(one: Counts, other: Counts, merge: Callable[[str, Any, Any], Any]) -> Counts:
+    """Values of both; ``merge`` makes one value of two by the same name."""
+    both = {name: merge(name, one[name], other[name]) for name in one.keys() & other.keys()}
+    return {**one, **other, **both}
+
+
+def _summed(one: Counts, other: Counts) -> Counts:
     """Sums (seconds, samples) of each stage."""
-    none = (0.0, 0)
-    both = {stage: (one.get(stage, none), other.get(stage, none)) for stage in {**one, **other}}
-    return {stage: (a[0] + b[0], a[1] + b[1]) for stage, (a, b) in both.items()}
+    return _joined(one, other, lambda _, a, b: (a[0] + b[0], a[1] + b[1]))
+
+
+def merged(one: Counts, other: Counts, owner: type | None = None) -> Counts:
+    """Counts of two builders together; ``owner``: class of the fields, default ``Statistics``."""
+    uses = figures(owner or Statistics)
+    return _joined(one, other, lambda name, a, b: cast("Any", uses[name]).merge(a, b))
+
+
+def _each_merged(one: Counts, other: Counts) -> Counts:
+    """Counts of each dataset."""
+    return _joined(one, other, lambda _, a, b: merged(a, b, DatasetStatistics))
+
+
+def over(counts: Counts) -> Counts:
+    """Counts of a builder that has ended: no sample waits in it any more."""
+    none = {"queue": 0, "queue_bytes": 0, "awaits": ""}
+    datasets = counts.get("datasets", {})
+    return counts | {"datasets": {name: own | none for name, own in datasets.items()}}
 
 
 def figures(owner: type) -> dict[str, Figure]:
@@ -439,12 +465,17 @@ class Statistics:
     gpu_busy_ratio: float | None = figure()
     idle_cpus: float | None = figure(unit="processors")
     ring: RingStatistics = field(default_factory=RingStatistics)
-    cache: CacheStatistics = field(default_factory=CacheStatistics)
+    cache: CacheStatistics = field(
+        default_factory=CacheStatistics,
+        metadata={"figure": Figure(merge=lambda one, other: merged(one, other, CacheStatistics))},
+    )
     helpers: HelperStatistics | None = None
     restarts: int = figure(0, counter=True)
     controller: ControllerStatistics | None = None
     stages: tuple[StageMoment, ...] = ()
-    datasets: Mapping[str, DatasetStatistics] = field(default_factory=dict)
+    datasets: Mapping[str, DatasetStatistics] = field(
+        default_factory=dict, metadata={"figure": Figure(merge=_each_merged)}
+    )
     knobs: Mapping[str, Any] = field(
         default_factory=dict, metadata={"figure": Figure(unit="as the knob's")}
     )
@@ -529,19 +560,6 @@ class Statistics:
         fields = {name: getattr(self, name) for name in self.__slots__}
         return encoded({"schema_version": SCHEMA_VERSION, **fields})
 
-    def over(self) -> Statistics:
-        """Counts of a builder that has ended: no sample waits in it any more."""
-        ended = {
-            name: replace(own, queue=0, queue_bytes=0, awaits="")
-            for name, own in self.datasets.items()
-        }
-        return replace(self, datasets=ended)
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Statistics:
-        """The statistics that ``dataclasses.asdict`` gave these values of."""
-        return _reader().validate_python(plain)
-
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Statistics:
         """From ``as_dict``, of this version or another one.
@@ -555,33 +573,6 @@ class Statistics:
     def from_json(cls, text: str | bytes) -> Statistics:
         """The snapshot that ``to_json`` wrote; raises as ``from_dict`` does."""
         return _read(_reader().validate_json, text)
-
-
-_Counts = TypeVar("_Counts", Statistics, DatasetStatistics, CacheStatistics)
-
-
-@functools.cache
-def _merges(owner: type) -> tuple[tuple[str, Callable[[Any, Any], Any]], ...]:
-    """Fields that several builders count, each with what makes one value of two."""
-    return tuple((n, about.merge) for n, about in figures(owner).items() if about.merge is not None)
-
-
-def merged(one: _Counts, other: _Counts) -> _Counts:
-    """Counts of two builders together; fields that builders do not count are those of ``one``."""
-    found: dict[str, Any] = {
-        name: merge(getattr(one, name), getattr(other, name))
-        for name, merge in _merges(cast("Any", type(one)))
-    }
-    if isinstance(one, Statistics) and isinstance(other, Statistics):
-        found["cache"] = merged(one.cache, other.cache)
-        found["datasets"] = {
-            **one.datasets,
-            **{
-                name: merged(one.datasets[name], own) if name in one.datasets else own
-                for name, own in other.datasets.items()
-            },
-        }
-    return replace(one, **found)
 
 
 @functools.cache

@@ -19,10 +19,10 @@ from autoloader import AutoLoader
 from autoloader.telemetry.exporter import Exporter, PipelineMetrics
 from autoloader.telemetry.metrics import METRICS, compared, over_ranks
 from autoloader.telemetry.statistics import (
-    CacheStatistics,
     DatasetStatistics,
     Statistics,
     merged,
+    over,
 )
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
@@ -104,35 +104,38 @@ def test_what_is_not_measured_is_left_out_and_never_0() -> None:
 
 
 def test_counts_of_two_builders_become_one() -> None:
-    here = Statistics(
-        rank=1,
-        datasets={"a": DatasetStatistics(weight=0.5, samples=3, generations=1)},
-        run_bytes=5,
-        read_bytes=7,
-        work={"decode": (1.0, 2)},
-        cache=CacheStatistics(from_disk=2, held_bytes=9),
-    )
-    there = Statistics(
-        rank=1,
-        datasets={
-            "a": DatasetStatistics(samples=4, generations=2, awaits="shard 3"),
-            "b": DatasetStatistics(queue=1),
-        },
-        run_bytes=3,
-        read_bytes=1,
-        work={"decode": (0.5, 1), "turn": (2.0, 4)},
-        cache=CacheStatistics(from_disk=1, held_bytes=4),
-    )
-    both = merged(here, there)
-    assert both.datasets == {
-        "a": DatasetStatistics(weight=0.5, samples=7, generations=2, awaits="shard 3"),
-        "b": DatasetStatistics(queue=1),
+    here = {
+        "datasets": {"a": {"samples": 3, "generations": 1}},
+        "run_bytes": 5,
+        "read_bytes": 7,
+        "work": {"decode": (1.0, 2)},
+        "cache": {"from_disk": 2},
     }
-    assert (both.rank, both.run_bytes, both.read_bytes) == (1, 5, 8)
-    assert both.work == {"decode": (1.5, 3), "turn": (2.0, 4)}
-    assert both.cache == CacheStatistics(from_disk=3, held_bytes=9)
-    ended = both.over().datasets
-    assert (ended["a"].samples, ended["a"].awaits, ended["b"].queue) == (7, "", 0)
+    there = {
+        "datasets": {
+            "a": {"samples": 4, "generations": 2, "awaits": "shard 3"},
+            "b": {"queue": 1},
+        },
+        "run_bytes": 3,
+        "read_bytes": 1,
+        "work": {"decode": (0.5, 1), "turn": (2.0, 4)},
+        "cache": {"from_disk": 1},
+    }
+    both = merged(here, there)
+    assert both == {
+        "datasets": {
+            "a": {"samples": 7, "generations": 2, "awaits": "shard 3"},
+            "b": {"queue": 1},
+        },
+        "run_bytes": 5,
+        "read_bytes": 8,
+        "work": {"decode": (1.5, 3), "turn": (2.0, 4)},
+        "cache": {"from_disk": 3},
+    }
+    assert merged({}, here) == merged(here, {}) == here
+    ended = over(both)["datasets"]
+    assert (ended["a"]["samples"], ended["a"]["awaits"], ended["b"]["queue"]) == (7, "", 0)
+    assert both["datasets"]["b"]["queue"] == 1
 
 
 # --- Prometheus ---------------------------------------------------------------------------------

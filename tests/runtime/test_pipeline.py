@@ -178,7 +178,7 @@ def test_a_dataset_that_stalls_is_named_every_five_seconds(
         "dataset late has given nothing for 5 s; the mixture waits for it",
         "dataset late has given nothing for 10 s; the mixture waits for it",
     ]
-    assert [one.stalls for one in builder.activity().datasets.values()] == [0, 2]
+    assert [one["stalls"] for one in builder.activity()["datasets"].values()] == [0, 2]
     assert clock.now_s() == pytest.approx(12, abs=0.5)
     assert builder_module.STALL_S == 5.0
     builder.close(5.0)

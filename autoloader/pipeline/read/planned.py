@@ -41,11 +41,11 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +79,7 @@ from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import PlannedSamples
 from autoloader.sampling.schedule import NEVER
 from autoloader.spec.knobs import Knobs
-from autoloader.telemetry.statistics import CacheStatistics, DatasetStatistics, Statistics
+from autoloader.telemetry.statistics import CacheStatistics, Counts
 
 if TYPE_CHECKING:
     from autoloader.pipeline.builders import Answers
@@ -232,7 +232,7 @@ class PlannedSource(SampleSource):
         logger.warning("the files have given nothing for %.0f s", waited_s)
         return ()
 
-    def activity(self, own: Sequence[Mapping[str, Any]]) -> Statistics:
+    def activity(self, own: Sequence[Counts]) -> Counts:
         """Samples read ahead and seconds of reading, divided by the datasets' shares."""
         ahead = sum(len(run) for run, _ in list(self._ready.values()))
         late, awaits = "", ""
@@ -241,21 +241,17 @@ class PlannedSource(SampleSource):
             if not late and self._blocks is not None:
                 late, awaits = self._blocks.now.told(self._datasets)
         datasets = {
-            dataset.name: DatasetStatistics(
-                queue=round(ahead * share),
-                generations=1,
-                read_s=self.busy_s * share,
-                awaits=awaits if dataset.name == late else "",
-                **counted,
-            )
+            dataset.name: counted
+            | {
+                "queue": round(ahead * share),
+                "generations": 1,
+                "read_s": self.busy_s * share,
+                "awaits": awaits if dataset.name == late else "",
+            }
             for dataset, share, counted in zip(self._datasets, self._shares, own, strict=True)
         }
-        return Statistics(
-            datasets=datasets,
-            run_bytes=self.run_bytes,
-            read_bytes=self.read_bytes,
-            reading_s=self.reading_s,
-        )
+        read = {name: getattr(self, name) for name in ("run_bytes", "read_bytes", "reading_s")}
+        return {"datasets": datasets, **read}
 
     def close(self) -> None:
         """End the threads after the run in hand; runs read ahead are dropped at once."""

@@ -47,12 +47,12 @@ import operator
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autoloader.decode.batch_builder import MakeSource, SampleSource
 from autoloader.decode.message import BatchMessage, PipelineStart, TellBad
@@ -70,7 +70,7 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import REOPENING_KNOBS, Knobs
 from autoloader.telemetry.progress import shard_words
-from autoloader.telemetry.statistics import DatasetStatistics, Statistics
+from autoloader.telemetry.statistics import Counts
 
 if TYPE_CHECKING:
     from autoloader.pipeline.read.shards import ShardFill
@@ -90,6 +90,9 @@ def opening_at_once(cpus: int) -> int:
     0.20 s with one at a time and 0.24 to 0.60 s with two.
     """
     return max(1, min(2, cpus // 2))
+
+
+_READER_COUNTS = ("generations", "read_s", "episodes", "interruptions")
 
 
 class StreamSource(SampleSource):
@@ -204,22 +207,19 @@ class StreamSource(SampleSource):
         """True if every stream runs with the knobs in force."""
         return all(reader.settled for reader in self._readers)
 
-    def activity(self, own: Sequence[Mapping[str, Any]]) -> Statistics:
+    def activity(self, own: Sequence[Counts]) -> Counts:
         """See ``SampleSource.activity``."""
         datasets = {
-            name: DatasetStatistics(
-                queue=reader.queue.pending,
-                queue_bytes=reader.queue.held_bytes,
-                generations=reader.generations,
-                read_s=reader.read_s,
-                episodes=reader.episodes,
-                interruptions=reader.interruptions,
-                awaits="" if reader.queue.pending else reader.awaits,
-                **counted,
-            )
+            name: counted
+            | {one: getattr(reader, one) for one in _READER_COUNTS}
+            | {
+                "queue": reader.queue.pending,
+                "queue_bytes": reader.queue.held_bytes,
+                "awaits": "" if reader.queue.pending else reader.awaits,
+            }
             for name, reader, counted in zip(self._mixture.names, self._readers, own, strict=True)
         }
-        return Statistics(datasets=datasets)
+        return {"datasets": datasets}
 
     def close(self) -> None:
         """Stop all readers after the episode in hand; does not wait."""
