@@ -206,9 +206,13 @@ class DatasetSpec(Block):
     def _may_lack_pictures(cls, images: Any, info: ValidationInfo) -> Any:
         if info.data.get("kind") != IMAGE_TEXT:
             return images
-        one = {name for name, choice in images.items() if len(choice.paths) == 1}
+        if any(len(choice.paths) > 1 for choice in images.values()):
+            raise wrong(
+                f"any_of with kind: {IMAGE_TEXT}, whose records may lack a picture",
+                "name one picture for each camera, such as primary: image_0",
+            )
         return {
-            name: replace(choice, present=f"has_{choice.paths[0]}") if name in one else choice
+            name: replace(choice, present=f"has_{choice.paths[0]}")
             for name, choice in images.items()
         }
 

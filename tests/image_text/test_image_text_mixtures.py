@@ -194,3 +194,8 @@ def test_what_says_otherwise_how_batches_are_filled_is_refused(
 ) -> None:
     with pytest.raises(SpecError, match=said):
         spec_of(tmp_path, mixing={"unit": "batch", **mixing}, **more)
+
+
+def test_one_of_several_pictures_is_refused_as_records_may_lack_it(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"datasets\[talk\].images: any_of .* may lack a picture"):
+        spec_of(tmp_path, images={"top": {"any_of": ["image_1", "image_0"]}})
