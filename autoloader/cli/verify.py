@@ -94,18 +94,22 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
 def evenly(spec: Any) -> Any:
     """``spec`` with every dataset as often as any other, without end, and places told."""
     datasets = tuple(one.model_copy(update={"weight": 1.0}) for one in spec.datasets)
+    locality = spec.mixing.locality  # passes of several lanes overlap
+    locality = locality and locality.model_copy(update={"lanes": 1})
     return spec.model_copy(
         update={
             "datasets": datasets,
             "weights": "explicit",
             "metadata": "full",
             "augment": {},
+            "errors": spec.errors.model_copy(update={"non_finite": "keep"}),
             "batch": spec.batch.model_copy(update={"size": _BATCH, "drop_last": True}),
             "mixing": spec.mixing.model_copy(
-                update={"epoch": "forever", "block_length": 1, "on_stall": "wait", "unit": "sample"}
+                update={"epoch": "forever", "block_length": 1, "on_stall": "wait", "unit": "sample",
+                        "locality": locality}
             ),
         }
-    )
+    )  # fmt: skip
 
 
 def taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
@@ -181,7 +185,7 @@ class Comparer:
         self.largest = 0.0
         self.differences: list[str] = []
         self._spec = spec
-        self._mixture = loader.plan.mixture
+        self._mixture, self._quarantined = loader.plan.mixture, loader.quarantined
         self._statistics: Mapping[str, Any] = loader.normalization or {}
         self._readers: dict[int, PlainReader[Any]] = {}
         self.left_out: dict[str, MissingExtraError] = {}
@@ -206,11 +210,13 @@ class Comparer:
         """Compare the first samples of a loader; gives how many are done."""
         rows = [row for row in rows if int(row["provenance"][0]) in self._readers]
         places = Counter(tuple(row["provenance"].tolist()) for row in rows)
-        drawn = {one.index for one in self._mixture.datasets if one.drawn_by_weight}
-        for index in self._readers.keys() - drawn:
+        damaged = {one.dataset for one in self._quarantined()}  # others come in place of these
+        counted = {one.index for one in self._mixture.datasets
+                   if not one.drawn_by_weight and one.name not in damaged}  # fmt: skip
+        for index in self._readers.keys() & counted:
             self._passes(index, {place for place in places if place[0] == index})
         for place, count in places.items():
-            if count > 1 and place[0] not in drawn:
+            if count > 1 and place[0] in counted:
                 self._differs("t", f"the sample came {count} times", place)
         ordered = sorted(rows, key=lambda row: row["provenance"].tolist())  # an episode's together
         for done, row in enumerate(ordered):

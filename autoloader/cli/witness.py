@@ -280,7 +280,7 @@ class Sample:
             )
             insides.append(path is not None and (inside or not per_step))
         return [
-            one.decode("utf-8", "replace") if isinstance(one, bytes) else np.asarray(one).tolist()
+            one.decode("utf-8", "replace") if isinstance(one, bytes) else _single(one).tolist()
             for one in values
         ], insides
 
@@ -292,6 +292,12 @@ class Sample:
         if wanted > last:
             return last, False, self.episode.sample.edges.end == "zero"
         return wanted, True, False
+
+
+def _single(value: Any) -> NDArray[Any]:
+    """A number or array as samples hold it: float64 becomes float32."""
+    plain = np.asarray(value)
+    return plain.astype(np.float32) if plain.dtype == np.float64 else plain
 
 
 def _nothing(like: Any) -> Any:

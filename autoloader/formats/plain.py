@@ -68,6 +68,9 @@ def pixels_of(data: bytes, *, white: bool = False) -> NDArray[np.uint8]:
             whole = file.convert("RGBA")
             under = Image.new("RGBA", whole.size, "white")
             return np.asarray(Image.alpha_composite(under, whole).convert("RGB"), np.uint8)
+        if file.mode.startswith("I;16"):  # Pillow would take all above 255 for white
+            grey = np.asarray(file) >> 8
+            return np.repeat(grey[..., None], 3, axis=2).astype(np.uint8)
         return np.asarray(file.convert("RGB"), np.uint8)
 
 

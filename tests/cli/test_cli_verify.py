@@ -8,11 +8,14 @@ import os
 from pathlib import Path
 from typing import Any
 
+import cv2
+import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
 from hdf5_files import write_robomimic
+from image_text_files import SIZE, records, write_lines
 from lerobot_files import LeRobotFiles
 from pyarrow import parquet
 from rlds_files import (
@@ -356,3 +359,35 @@ def test_steps_and_ops_along_the_episode_are_compared_too(
     code, found = verified(mix, capsys, 6)
     assert (found["differences"], code) == ([], 0)
     assert found["samples"] == {"robot": 6}
+
+
+def test_wide_numbers_lanes_and_what_is_absent_or_not_finite_are_no_differences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_robomimic(tmp_path / "demos/a.hdf5", {"demo_0": 7, "demo_1": 3}, words="fold it")
+    write_robomimic(tmp_path / "demos/b.hdf5", {"demo_0": 2})  # says nothing
+    with h5py.File(tmp_path / "demos/a.hdf5", "r+") as file:
+        file["data/demo_0/actions"][2] = np.nan
+    demos = {"name": "demos", "path": str(tmp_path / "demos"), "action": "actions",
+             "images": {"top": "obs/agentview_image"}, "language": "language_instruction",
+             "features": {"near": "obs/robot0_eef_pos"}}  # fmt: skip
+    mix = {"datasets": [demos], "cameras": {"top": {"size": [24, 32]}},
+           "mixing": {"locality": {"block": "64KiB", "lanes": 6}},
+           "errors": {"non_finite": "drop"}}  # fmt: skip
+    (tmp_path / "mix.yaml").write_text(yaml.safe_dump(mix))
+    code, found = verified(tmp_path / "mix.yaml", capsys, 48)
+    assert (found["differences"], code) == ([], 0)
+
+
+def test_samples_that_stand_in_for_damaged_ones_are_no_differences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_lines(tmp_path / "talk.jsonl", records(tmp_path, [1, 0, 1, 1]))
+    grey = np.full(SIZE, 40_000, np.uint16)
+    (tmp_path / "p0.png").write_bytes(cv2.imencode(".png", grey)[1].tobytes())
+    (tmp_path / "p1.png").write_bytes((tmp_path / "p1.png").read_bytes()[:60])
+    talk = {"name": "talk", "path": str(path), "kind": "image_text", "images": {"top": "image_0"}}
+    mix = {"datasets": [talk], "cameras": {"top": {"size": list(SIZE)}}}
+    (tmp_path / "mix.yaml").write_text(yaml.safe_dump(mix))
+    code, found = verified(tmp_path / "mix.yaml", capsys, 12)
+    assert (found["differences"], code) == ([], 0)

@@ -387,7 +387,7 @@ class Hdf5Reader(PlainReader[Hdf5Directory]):
                 if one.kind == "image":
                     place = f"{group}/{path}"
                     step[path] = LazyPicture(partial(self._picture, piece.path, place, t))
-            steps.append(step | ({LANGUAGE: said.encode()} if said is not None else {}))
+            steps.append(step | {LANGUAGE: (said or "").encode()})
         return steps
 
     def _picture(self, path: str, place: str, t: int) -> NDArray[np.uint8]:
