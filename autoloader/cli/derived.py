@@ -16,10 +16,10 @@ from autoloader.cli.output import (
     answered,
     emit,
     emit_table,
-    file_errors,
     note,
     note_some,
     progress_bar,
+    write_output,
 )
 from autoloader.errors import UsageError
 from autoloader.formats.files import is_remote, normal
@@ -226,9 +226,7 @@ def _write_gr00t(spec: PipelineSpec, split: str, output: Path | None) -> None:
 
 def _write(place: Path, content: Any) -> None:
     """Write a file of statistics, in folders that may have to be made, and say where it is."""
-    with file_errors("--output", place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_output(place, json.dumps(content, indent=2) + "\n")
     note(f"written to {place}")
 
 

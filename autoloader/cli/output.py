@@ -194,23 +194,31 @@ def check_writable(path: Path) -> None:
 def write_new(path: Path, text: str) -> None:
     """Write a text to the file of ``--output``, unless another text stands there.
 
-    A device or a pipe stays what it is.
-
     Raises:
         UsageError: it says something else, or cannot be written.
     """
-    from autoloader.host.files import write_whole  # help goes without
-
     with file_errors("--output", path):
         if path.is_file() and path.read_text(encoding="utf-8", errors="replace") != text:
             raise UsageError(
                 f"{path} exists already with other content; nothing was written",
                 remedy="give another file name with --output, or delete this file first",
             )
+    write_output(path, text)
+
+
+def write_output(path: Path, text: str) -> None:
+    """Put a text in the place of the file of ``--output``; a device or a pipe stays what it is.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    from autoloader.host.files import write_whole  # help goes without
+
+    with file_errors("--output", path):
         if os.path.exists(path) and not os.path.isfile(path):
             path.write_text(text, encoding="utf-8")
         else:
-            write_whole(path, text)
+            write_whole(path.resolve(), text)
 
 
 def emit_table(header: Iterable[str] | None, rows: Iterable[Iterable[Any]]) -> None:

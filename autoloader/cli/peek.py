@@ -23,7 +23,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from autoloader.cli.inspect import column_range
-from autoloader.cli.output import answered, check_writable, emit, file_errors, note, progress_bar
+from autoloader.cli.output import answered, check_writable, emit, note, progress_bar, write_output
 from autoloader.cli.verify import evenly, labels_of
 from autoloader.cli.witness import Episode, stages
 from autoloader.errors import UsageError
@@ -82,8 +82,7 @@ def show_sheet(
         )
     check_writable(output)  # before samples are read
     panels = _panels(declared, samples, episodes, given)
-    with file_errors("--output", output):
-        output.write_text(_page(panels, title), encoding="utf-8")
+    write_output(output, _page(panels, title))
     odd = [f"{name}: {line}" for name, panel in panels.items() for line in _odd(panel)]
     datasets = {name: _plain(panel) for name, panel in panels.items()}
     if not answered({"sheet": output, "datasets": datasets, "odd": odd}):

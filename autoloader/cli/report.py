@@ -24,7 +24,15 @@ from typing import Any, NamedTuple
 
 import typer
 
-from autoloader.cli.output import answered, emit, emit_document, file_errors, note, note_some
+from autoloader.cli.output import (
+    answered,
+    check_writable,
+    emit,
+    emit_document,
+    note,
+    note_some,
+    write_output,
+)
 from autoloader.cli.recorded_run import (
     Run,
     cost_of,
@@ -79,8 +87,8 @@ def show_page(run: str, other: str | None, output: Path | None) -> None:
     ideal = next((one for one in shown if one.replays), None)
     target = output or Path(f"{shown[0].name}.html")
     text = page(*shown, ideal=ideal)
-    with file_errors("--output", target):
-        target.write_text(text, encoding="utf-8")
+    check_writable(target)
+    write_output(target, text)
     found = [(one, findings(one, ideal)) for one in shown]
     rows = [
         {

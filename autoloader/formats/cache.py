@@ -6,6 +6,7 @@ Not here: where it is (``storage.places``), indexes, which are shared among host
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import logging
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from autoloader.formats import files
-from autoloader.host.files import read_own, write_whole
+from autoloader.host.files import read_own, remove_leftovers, write_whole
 from autoloader.host.threads import free_in_forks
 from autoloader.storage.places import cache_root
 
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 _MOST_BYTES = 16 * 2**20
 _unread: set[Path] = set()
 """Folders of which it was said that a document is not read."""
+_sweep = functools.cache(functools.partial(remove_leftovers, pattern="*.json"))
 
 
 class JsonCache:
@@ -69,6 +71,7 @@ class JsonCache:
             document: values that JSON can hold.
         """
         path, text = self._path(key), json.dumps(document).encode()
+        _sweep(path.parent)
         try:
             write_whole(path, _checksum(text) + b"\n" + text, mode=0o600)
         except OSError as error:

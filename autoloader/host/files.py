@@ -38,6 +38,9 @@ from autoloader.errors import PipelineError, UsageError
 
 logger = logging.getLogger(__name__)
 
+LEFTOVER_S = 24 * 3600.0
+"""Temporary files older than this are of processes that were killed."""
+
 _KINDS = (
     (stat.S_ISDIR, "directory"),
     (stat.S_ISFIFO, "named pipe"),
@@ -152,6 +155,21 @@ def write_whole(
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(directory: Path, pattern: str) -> None:
+    """Delete files of ``write_whole`` and its like that processes left that were killed long ago.
+
+    Args:
+        directory: their folder.
+        pattern: of the names of the files in whose place they would have been put.
+    """
+    before = time.time() - LEFTOVER_S
+    with contextlib.suppress(OSError):
+        for left in directory.glob(f".{pattern}.*.tmp"):
+            if left.stat().st_mtime < before:
+                left.unlink(missing_ok=True)
+                logger.debug("removed %s, left by a process that was killed", left)
 
 
 def written_by_others(path: Path, found: os.stat_result, data: os.stat_result | None = None) -> str:

@@ -31,9 +31,11 @@ from autoloader.formats import DatasetFormat
 from autoloader.formats.files import is_remote, join, name_of, opened, reading, version_of
 from autoloader.formats.records import FileChangedError
 from autoloader.formats.tables import FIRST_NOTE, REST_OF_FILE, SourceIdentity
+from autoloader.host.files import remove_leftovers
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.records import read_record
 from autoloader.index.shard import (
+    SUFFIX,
     Front,
     ShardIndex,
     UnusableIndexError,
@@ -45,7 +47,6 @@ from autoloader.index.shard import (
     lie_beside,
     pack,
     publish,
-    remove_leftovers,
     source_of,
     usable_front,
     with_source,
@@ -177,7 +178,7 @@ def _build(missing: list[_ShardFile], progress: Progress | None, threads: int) -
     if not missing:
         return
     for place in {file.place.parent for file in missing}:
-        remove_leftovers(place)
+        remove_leftovers(place, f"*{SUFFIX}")
     secrets.SystemRandom().shuffle(missing)
     logger.info("indexing %d shard files; whoever else needs them builds a part", len(missing))
     done = 0

@@ -32,7 +32,6 @@ need an index (``index.opening``).
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -42,7 +41,6 @@ import os
 import secrets
 import struct
 import threading
-import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -273,8 +271,6 @@ BESIDE_FOLDER = ".autoloader-index"
 SUFFIX = ".index"
 _TEXT_STARTS = Section.TEXT_STARTS, NO_FEATURE
 _TEXT_BYTES = Section.TEXT_BYTES, NO_FEATURE
-LEFTOVER_S = 24 * 3600.0
-"""Temporary files older than this are of builders that were killed."""
 
 logger = logging.getLogger(__name__)
 
@@ -569,13 +565,3 @@ def publish(
 def lie_beside(folders: Collection[str]) -> bool:
     """True if there may be index files beside local data in these folders."""
     return any((Path(one) / BESIDE_FOLDER).is_dir() for one in folders)
-
-
-def remove_leftovers(directory: Path) -> None:
-    """Deletes temporary files of builders that were killed long ago."""
-    before = time.time() - LEFTOVER_S
-    with contextlib.suppress(OSError):
-        for left in directory.glob(f".*{SUFFIX}.*.tmp"):
-            if left.stat().st_mtime < before:
-                left.unlink(missing_ok=True)
-                logger.debug("removed %s, left by a builder that was killed", left)

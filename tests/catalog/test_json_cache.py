@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,16 @@ def test_what_others_may_have_written_is_not_read_and_that_is_said_once(
     with caplog.at_level(logging.WARNING):
         assert [cache.load("key") for _ in range(3)] == [None] * 3
     assert caplog.text.count("others may write to it: chmod go-w") == 1
+
+
+def test_what_a_process_left_that_was_killed_a_day_ago_goes_with_the_next_document(
+    cache: JsonCache, tmp_path: Path
+) -> None:
+    folder = tmp_path / "cache/things"
+    folder.mkdir(parents=True)
+    old, new = folder / ".a.json.0.tmp", folder / ".b.json.0.tmp"
+    for one in (old, new):
+        one.touch()
+    os.utime(old, (0, 0))
+    place_of(cache)
+    assert (old.exists(), new.exists()) == (False, True)

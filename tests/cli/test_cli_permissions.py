@@ -13,6 +13,7 @@ from streams import spec_of
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
+from autoloader.cli.output import write_output
 
 
 @pytest.fixture
@@ -170,3 +171,13 @@ def test_a_spec_and_metrics_leave_a_pipe_what_it_is(
         next(iter(loader))
     assert pipe.is_fifo()
     os.close(reader)
+
+
+def test_a_reader_of_an_output_file_has_the_old_text_or_the_new(tmp_path: Path) -> None:
+    place, link = tmp_path / "there", tmp_path / "link"
+    place.write_text("old")
+    link.symlink_to(place)
+    with place.open() as reader:
+        write_output(link, "new")
+        assert reader.read() == "old"
+    assert (link.is_symlink(), place.read_text()) == (True, "new")
