@@ -37,6 +37,7 @@ from autoloader.sampling.kinds import KindsOfSteps
 from autoloader.sampling.mixture import MixtureOrder, phase_of, shares_of
 from autoloader.sampling.schedule import Change, Curriculum
 from autoloader.spec.block import adapter, is_number
+from autoloader.spec.mixture import MOST_WEIGHT
 
 logger = logging.getLogger(__name__)
 
@@ -495,10 +496,10 @@ def _check_weights(weights: object, names: tuple[str, ...]) -> None:
             raise UsageError(
                 f"set_weights: there is no dataset {shown(name)}", remedy=nearest(str(name), names)
             )
-        if not is_number(weight) or weight < 0:
+        if not is_number(weight) or not 0 <= weight <= MOST_WEIGHT:
             raise UsageError(
                 f"set_weights: the weight of dataset {name!r} is {shown(weight)}; a weight is a "
-                "finite number, 0 or more",
+                f"number from 0 to {MOST_WEIGHT:g}",
                 remedy="pass 0 to leave the dataset out, 1 for an equal share",
             )
 

@@ -130,7 +130,9 @@ class BatchSpec(Block):
         return self
 
 
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+MOST_WEIGHT = 1e100
+"""Sums of weights, and of weights times sample counts, stay finite."""
+Weight = Annotated[float, Field(ge=0, le=MOST_WEIGHT, allow_inf_nan=False)]
 
 
 class CurriculumSpec(Block):

@@ -230,6 +230,7 @@ def idle(trio: list[Written]) -> Iterator[AutoLoader]:
         ({"weights": {"a": -1}}, "weight of dataset 'a' is -1;"),
         ({"weights": {"a": True}}, "weight of dataset 'a' is True;"),
         ({"weights": {"a": float("nan")}}, "weight of dataset 'a' is nan;"),
+        ({"weights": {"a": 1e308}}, r"weight of dataset 'a' is 1e\+308;"),
         ({"weights": [1, 2]}, "is not a mapping"),
         ({"weights": {"a": 0, "b": 0}}, "every dataset would have weight 0"),
         ({"weights": {"a": 1}, "at_batch": -1}, "batch -1 is already handed out"),

@@ -153,6 +153,7 @@ def test_the_json_schema_names_every_block_and_describes_every_field() -> None:
 BAD_VALUES = [
     ("datasets.0.weight", float("inf"), "datasets[bridge].weight"),
     ("datasets.0.weight", float("nan"), "datasets[bridge].weight"),
+    ("datasets.0.weight", 1e308, "datasets[bridge].weight"),
     ("datasets.0.name", "a b", "datasets[a b].name"),
     ("datasets.0.images", {"primary": 5}, "datasets[bridge].images.primary"),
     ("datasets.0.images", {"primary": {"any_of": []}}, "datasets[bridge].images.primary"),
