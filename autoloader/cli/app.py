@@ -655,7 +655,7 @@ def index(
     """Build the indexes (where each frame lies) now; else a loader does at its first start.
 
     Options:
-    beside: Write the indexes next to the data as well as into the cache directory.
+    beside: Write the indexes next to the data, and copy those of the cache directory there.
     output: Upload the index to a copy of the dataset in a bucket, too, such as
         gs://BUCKET/NAME/1.0.0; for a spec of one dataset.
     verify: Index the files again, and compare with the indexes that are there; exits 4 if they

@@ -109,7 +109,7 @@ def show_index(
         for name, row in rows.items()
     )  # fmt: skip
     emit_table(("dataset", *_COUNTS, "damaged", "index"), cells)
-    emit(f"{built} shard files indexed in {took_s:.1f} s" if built else "all of it was there")
+    emit(f"{built} shard files indexed in {took_s:.1f} s" if built else "nothing was left to index")
     if put is not None:
         emit(f"{put} index files put beside the data" if put else "all lay beside the data already")
     note_some(f"{name}: {told}" for name, row in rows.items() for told in row["notes"])

@@ -100,8 +100,8 @@ def open_indexes(
     Args:
         datasets: resolved against what is on disk.
         cache_dir: folder of index files; ``None``: ``index_directory()``.
-        beside: write new index files beside local data instead. Where they lie beside the data,
-            they are used in any case.
+        beside: write index files beside local data instead, and copy those of the cache there.
+            Where they lie beside the data, they are used in any case.
         keep: an index that cannot be written is an error.
         progress: called from this thread whenever a shard file is done; not called where nothing
             needs to be built.
@@ -262,6 +262,9 @@ class _ShardFile:
             for place in self.asked:
                 front = usable_front(place, identity, self.schema.fingerprint, self.data)
                 if front is not None:
+                    wanted = place != self.place == self.asked[0]  # beside the data, from the cache
+                    if wanted and self._publish(place.read_bytes(), self.place, identity):
+                        place = self.place
                     self._open(front, place, place, identity)
                     return
             if is_remote(self.path):  # the one beside it, from now on in the cache too

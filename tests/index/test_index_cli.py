@@ -42,8 +42,17 @@ def test_the_index_is_built_then_found(
     assert err == ""  # it took no five seconds
     assert main(["index", "--spec", str(spec), "--beside", "--verify"]) == 0
     out, err = capsys.readouterr()
-    assert "all of it was there" in out
+    assert "nothing was left to index" in out
     assert err == ""
+
+
+def test_an_index_of_the_cache_is_copied_beside_the_data(spec: Path, written: Written) -> None:
+    assert main(["index", str(spec)]) == 0
+    near = written.path / ".autoloader-index"
+    assert not near.exists()
+    for _ in range(2):
+        assert main(["index", str(spec), "--beside"]) == 0
+        assert len(list(near.glob("*.index"))) == 2
 
 
 def test_the_document_names_every_damaged_record(
