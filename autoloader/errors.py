@@ -196,4 +196,4 @@ def nearest(word: str, known: Iterable[str]) -> str:
         return f"did you mean {close[0]!r}?"
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     listed = ", ".join(sorted(names)[:MOST_NAMES])
-    return f"known: {listed}{more}" if names else "nothing is allowed here"
+    return f"choose one of: {listed}{more}" if names else "nothing is allowed here"

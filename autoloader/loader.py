@@ -452,7 +452,7 @@ class AutoLoader:
             self._call(partial(self._look, after))
             if self._closed:
                 raise PipelineError(
-                    "the loader was closed while a batch was awaited",
+                    "the loader was closed while training waited for a batch",
                     remedy="close it after the loop",
                 )
         one.asked_s = asked_s
@@ -689,7 +689,7 @@ class AutoLoader:
         self._closed = True
         if not self._background.close(self._end, _CLOSE_S):
             logger.warning(
-                "the loader has not ended within %.0f s; left behind until it has: its thread "
+                "the loader has not ended within %.0f s; until it ends it keeps its thread "
                 "autoloader-hand, %s and %d MiB of shared memory",
                 _CLOSE_S,
                 ", ".join(f"process {pid}" for pid in self._pipeline.child.pids) or "no process",

@@ -256,7 +256,7 @@ def _restored(options: Options) -> Stage2Module:
     except Exception as error:  # torch.load raises whatever a file provokes
         raise UsageError(
             f"{options.resume} cannot be read as a Stage-2 checkpoint: {error}",
-            remedy=f"give one that a run wrote, such as OUTPUT/{LAST}",
+            remedy=f"give a checkpoint that a run wrote, such as OUTPUT/{LAST}",
         ) from error
 
 

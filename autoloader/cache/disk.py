@@ -147,7 +147,7 @@ class SlotFile:
         self._sets = (most_bytes - 2 * _PAGE) // ((self._stride + _ENTRY.size) * WAYS)
         if self._sets < 1:
             least = 2 * _PAGE + (self._stride + _ENTRY.size) * WAYS
-            raise OSError(f"{format_bytes(most_bytes)} are too few, it takes {least} bytes")
+            raise OSError(f"{format_bytes(most_bytes)} are too few: it needs {least} bytes")
         entries = self._sets * WAYS * _ENTRY.size
         self._slots_at = -(-(_PAGE + entries) // _PAGE) * _PAGE
         self._size = self._slots_at + self._sets * WAYS * self._stride
@@ -218,7 +218,7 @@ class SlotFile:
         run = header.run if fits and header is not None else 0
         if shared:
             if not fits:
-                raise OSError("it is not as this job's first process has made it")
+                raise OSError("it is not the file that this job's first process made")
             return run
         if not fits or run >= _MOST_RUNS:
             run = 0
@@ -299,7 +299,7 @@ def _opened(path: Path, *, shared: bool) -> tuple[int, _Header | None]:
             if header is not None or shared or not found.strip(b"\0"):
                 return descriptor, header
             if found.startswith(_KIND):
-                logger.warning("%s is damaged, or of another version: it is begun anew", path)
+                logger.warning("%s is damaged, or of another version: a new one is begun", path)
                 return descriptor, None
             set_aside(path, "it holds no decoded frames")
         except BlockingIOError as error:

@@ -315,7 +315,7 @@ def every_command(
 
     Options:
     no_transforms: Refuse a spec that names a transform (a Python function) instead of running it.
-    json: Write one JSON document to stdout.
+    json: Write the result to stdout as one JSON document.
     spec: YAML file that describes your datasets (`autoloader init` writes one).
     settings: Change knobs (threads, buffers) or fields of the spec: ring_slots=8 batch.size=32
         datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
@@ -509,7 +509,7 @@ def init(
     for option, kind, project in (("version", version, "gr00t"), ("policy", policy, "lerobot")):
         if kind is not None and style != project:
             raise UsageError(
-                f"--{option} {kind} without --style {project}", remedy=f"add --style {project}"
+                f"--{option} {kind} needs --style {project}", remedy=f"add --style {project}"
             )
         style = f"{style}-{kind}" if kind else style
     found = draft(data_dir, note, style, mix)
@@ -635,7 +635,7 @@ def demo(
     Options:
     directory: Folder to write to; default: one in your cache directory.
     datasets: How many datasets, up to 29.
-    scale: Factor on the number of episodes; 1 writes about 770 MB and takes minutes.
+    scale: Factor on the number of episodes; 1 writes about 810 MB and takes minutes.
     seed: Random seed of the data written.
     """
     from autoloader.cli.demo import show_demo
@@ -676,8 +676,8 @@ def stats(
     """Compute statistics of action and state now; else a loader that normalizes does so.
 
     Options:
-    output: File to write them to, which the spec may name then (normalize: {statistics: FILE});
-        default: only print.
+    output: File to write the statistics to, for normalize: {statistics: FILE} in the spec; default:
+        only print.
     layout: Layout of the file: autoloader, octo, openvla, openpi, lerobot or gr00t (a folder).
     """
     from autoloader.cli.derived import show_statistics
@@ -799,10 +799,10 @@ def tune(
 
     Options:
     spec: YAML file that describes your datasets (`autoloader init` writes one); default: the demo
-        mixture, which is written first where it is not there (about 770 MB).
+        mixture, which is written first where it is not there (about 810 MB).
     settings: Knobs to begin the search with, or fields of the spec: ring_slots=8 batch.size=32
         datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
-    trials: Sets of knobs to measure at most, with the set that the search starts from.
+    trials: Largest number of sets of knobs to measure, the one of the start included.
     budget: Time that the whole search takes at most, such as "10m".
     storage: Where to keep results: an Optuna storage URL, such as sqlite:///FILE or
         postgresql://HOST/NAME; default: a file in --output, else in ~/.local/share/autoloader.
@@ -1010,7 +1010,7 @@ def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError
     command = " ".join([program, *(one for one in words[:1] if not one.startswith("-"))])
     if context is not None:
         command = context.command_path
-    remedy = f"`{command} --help` says what it takes"
+    remedy = f"see `{command} --help`"
     parameter = getattr(error, "param", None)
     said = error.format_message()
     if parameter is None:

@@ -142,8 +142,8 @@ def _check_output(output: str | None, datasets: tuple[str, ...]) -> None:
     if output is not None and len(datasets) > 1:
         raise UsageError(
             f"--output is the directory of one dataset, and the spec has {len(datasets)} datasets",
-            remedy="write a spec with one dataset for each, and run the command once for each; "
-            "if the spec's own paths are in a bucket, use --beside",
+            remedy="write a spec for each dataset, and run the command once for each; or, if the "
+            "spec's own paths are in a bucket, use --beside",
         )
 
 
@@ -214,8 +214,8 @@ def _write_gr00t(spec: PipelineSpec, split: str, output: Path | None) -> None:
     """Write GR00T's statistics files below a folder."""
     if output is None or output.suffix == ".json":
         raise UsageError(
-            f"--format {GR00T} writes several files",
-            remedy=f"give a folder: --output statistics writes statistics/{TOGETHER}",
+            f"--output is not a folder, and --format {GR00T} writes several files",
+            remedy=f"name a folder: --output statistics writes statistics/{TOGETHER} and others",
         )
     files = statistics_files(spec, split)
     for name, content in files.items():
@@ -238,8 +238,8 @@ def _places(output: Path, files: Mapping[str, Any], layout: str) -> Iterator[tup
         yield output, *files.values()
     elif output.suffix == ".json":
         raise UsageError(
-            f"--output {output}: {layout} has a file for each of {', '.join(files)}",
-            remedy=f"give a folder: --output statistics writes statistics/{next(iter(files))}/"
+            f"--output {output} is a file, and {layout} needs one for each of {', '.join(files)}",
+            remedy=f"name a folder: --output statistics writes statistics/{next(iter(files))}/"
             f"{FILE_OF[layout]}",
         )
     else:

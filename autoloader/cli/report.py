@@ -69,8 +69,8 @@ DIFFERENT = 1
 _SHOWN = 20
 """Differences of a log that are shown."""
 _REMEDY = (
-    "name a decision log; a run writes one if the environment variable AUTOLOADER_RUN_DIR names a "
-    "folder (decisions.jsonl), or AUTOLOADER_DECISIONS a file"
+    "name a decision log (decisions.jsonl); a run writes one into the folder that the environment "
+    "variable AUTOLOADER_RUN_DIR names"
 )
 
 

@@ -765,7 +765,7 @@ class TransformedEpisode:
             result = _call(transform, episode, len(steps))
         except Exception as error:  # the user's code
             raise SourceError(
-                f"{transform.call} fails on an episode as tfds reads it: "
+                f"the transform {transform.call} fails on an episode that tfds read: "
                 f"{type(error).__name__}: {error}",
                 remedy="let the function read only features that the dataset has",
             ) from error

@@ -505,7 +505,8 @@ def admit_opening(
     if budget.try_promise(claim, asked, headroom_bytes=headroom, margin_bytes=margin, opening=True):
         return Opening(claim, knobs, asked, headroom, as_asked=True)
     logger.warning(
-        "opens with the least knobs: those asked for need %s; headroom is %s, %s stay free",
+        "the loader opens with its smallest knobs: those asked for need %s; free are %s, of which "
+        "%s must stay free",
         format_bytes(asked),
         "unknown" if headroom is None else format_bytes(headroom),
         format_bytes(limits.ram_floor_bytes + margin),

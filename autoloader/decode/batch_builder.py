@@ -185,6 +185,7 @@ class BatchBuilder:
         begun: Callable[[], object] | None = None,
     ) -> None:
         self._layout, self._names = mixture.layout, mixture.names
+        self._slices = [one.slices for one in mixture.datasets]
         self._tell_begun = begun
         self._memory = memory
         self._bad = bad
@@ -500,6 +501,9 @@ class BatchBuilder:
         pending.views["language_text"][: len(joined)] = joined
         pending.views["language_end"][: len(ends)] = ends
 
+    def _told(self, place: Place) -> str:
+        return f"record {place.record} of {self._slices[place.dataset][place.shard].path}"
+
     def _repair(self, pending: jobs.PendingBatch) -> None:
         """Have unusable rows repeat a usable row, one of their dataset if there is one."""
         bad = {row for row, _, _ in pending.bad}
@@ -511,9 +515,8 @@ class BatchBuilder:
             name = self._names[place.dataset]
             raise SourceError(
                 f"none of the {pending.batch.rows} samples of a batch can be used; the first is of "
-                f"dataset {name!r}, record {place.record} of shard {place.shard}: {reason}",
-                remedy="repair the dataset, name other features in the spec, or remove the "
-                "dataset from it",
+                f"dataset {name!r}, {self._told(place)}: {reason}",
+                remedy="repair the dataset, or remove the feature or the dataset from the spec",
                 dataset=name,
             )
         texts = languages(pending.views, pending.batch)
@@ -548,7 +551,7 @@ class BatchBuilder:
             if how == "error":
                 name = self._names[place.dataset]
                 raise SourceError(
-                    f"dataset {name!r}, record {place.record} of shard {place.shard}: {reason}",
+                    f"dataset {name!r}, {self._told(place)}: {reason}",
                     remedy="repair the record, or set errors.non_finite: drop (or keep)",
                     dataset=name,
                 )

@@ -50,7 +50,7 @@ class DepthDecoder(Decoder):
             UndecodableFrameError: the bytes are no such frame, or a value does not fit.
         """
         if isinstance(encoded, (VideoFrame, PackedPicture)):
-            raise UndecodableFrameError("depth is not read from videos or packed pictures")
+            raise UndecodableFrameError("depth in videos or in Parquet pictures is not supported")
         rotated = False
         try:
             if isinstance(encoded, ArrayPicture):
@@ -90,12 +90,12 @@ def _pictured(encoded: bytes | memoryview, feature: Feature) -> NDArray[Any]:
     if feature.dtype == "uint16":
         if picture.dtype != np.uint16 or picture.ndim != 2:
             raise UndecodableFrameError(
-                f"the picture has {_told(picture)}, but depth here has 1 channel of 16 bits"
+                f"the picture has {_told(picture)}, but uint16 depth needs 1 channel of 16 bits"
             )
         return picture
     if picture.dtype != np.uint8 or picture.shape[2:] != (4,):
         raise UndecodableFrameError(
-            f"the picture has {_told(picture)}, but float32 depth is stored as 4 channels of 8 bits"
+            f"the picture has {_told(picture)}, but float32 depth needs 4 channels of 8 bits"
         )
     in_order = np.ascontiguousarray(picture[..., [2, 1, 0, 3]])  # OpenCV swaps the first and third
     return in_order.view("<f4")[..., 0]
@@ -123,4 +123,4 @@ def _check_fits(values: NDArray[Any], dtype: np.dtype[Any]) -> None:
     if dtype == np.float32:
         least, most = -_LARGEST_FLOAT_WHOLE, _LARGEST_FLOAT_WHOLE
     if low < least or high > most:
-        raise UndecodableFrameError(f"values from {low} to {high}, which {dtype} cannot hold")
+        raise UndecodableFrameError(f"its values, {low} to {high}, do not fit {dtype}")

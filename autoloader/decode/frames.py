@@ -105,7 +105,7 @@ class FrameDecoder:
         """
         if isinstance(encoded, VideoFrame):
             if not self.decode_together([encoded], [out], alone=True):
-                raise UndecodableFrameError(f"{len(encoded.packets)} packets give no frame")
+                raise UndecodableFrameError("the decoder makes no frame of its packets")
             return
         self._picture_into(encoded, out)
         if self._turned:
@@ -213,7 +213,7 @@ class FrameDecoder:
 def _check_pixels(height: int, width: int) -> None:
     if height * width > _LARGEST_PIXELS:
         told = f"the picture claims {height}×{width} pixels"
-        raise UndecodableFrameError(f"{told}, and at most {_LARGEST_PIXELS:,} are decoded")
+        raise UndecodableFrameError(f"{told}; the limit is {_LARGEST_PIXELS:,} in all")
 
 
 def _turn(out: Pixels) -> None:
@@ -266,7 +266,7 @@ def _read(encoded: bytes | memoryview, how: int) -> NDArray[Any]:
     data = np.frombuffer(encoded, np.uint8)
     picture = cv2.imdecode(data, how) if len(data) else None
     if picture is None:
-        raise UndecodableFrameError(f"{len(data)} bytes that are no JPEG, PNG or the like")
+        raise UndecodableFrameError(f"its {len(data)} bytes are not a JPEG or PNG picture")
     return np.asarray(picture)
 
 
@@ -274,7 +274,7 @@ def _why(error: Exception, encoded: bytes | memoryview, *, is_jpeg: bool) -> str
     """The fault of a picture; of some, libjpeg-turbo says no more than a number."""
     said = " ".join(str(error).split())
     if not is_jpeg:
-        return said or "no picture"
+        return said or "it is not a picture"
     if bytes(encoded[-2:]) != _JPEG_END:
         return f"the JPEG of {len(encoded)} bytes is cut off"
     words = any(letter.isalpha() for letter in said)
@@ -425,7 +425,7 @@ def jpeg_bytes(encoded: bytes | memoryview, height: int, width: int) -> int:
         times = f" in {scans} scans" if scans > 1 else ""
         raise CostlyPictureError(
             f"a picture of {height}×{width} pixels{times} takes too long to decode: "
-            f"{pixels * scans:.3g} pixels × scans, and {most:.3g} may be ({VARIABLE})"
+            f"{pixels * scans:.3g} pixels × scans; {VARIABLE} sets the limit, {most:.3g}"
         )
     return pixels * (_RGB + (2 * components if scans > 1 else 0))
 
@@ -504,8 +504,8 @@ class DecodeRoom:
         while (headroom := self._headroom()) is not None and headroom < self._taken:
             if self._taken == size and time.monotonic() > deadline:
                 raise CostlyPictureError(
-                    f"decoding it takes {format_bytes(size)} of memory for a moment, and "
-                    f"{format_bytes(headroom)} can be had"
+                    f"decoding it needs {format_bytes(size)} of memory, and only "
+                    f"{format_bytes(headroom)} are free"
                 )
             time.sleep(_LOOK_S)
 

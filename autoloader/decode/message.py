@@ -181,7 +181,7 @@ class Quarantine:
             count = self._counts[place.dataset]
         where = f"record {place.record} of {piece.path}"
         ratio = self._mixture.spec.errors.max_corrupt_ratio
-        logger.warning("dataset %s: %s is quarantined: %s", dataset.name, where, reason)
+        logger.warning("dataset %s: %s is left out (quarantined): %s", dataset.name, where, reason)
         if error := too_many_bad(dataset.name, count, dataset.records, ratio, f"{where}: {reason}"):
             raise error
 

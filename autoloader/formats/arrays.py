@@ -117,7 +117,7 @@ class ArrayCodec:
             if not mask >> number & 1:
                 found = _undone(kind, found, whole, self.itemsize)
         if len(found) != whole:
-            raise ValueError(f"a chunk has {len(found)} bytes, not {whole}")
+            raise ValueError(f"a chunk unpacks to {len(found)} bytes instead of {whole}")
         return found
 
 

@@ -138,7 +138,7 @@ class PlainReader(ABC, Generic[Format]):
             raise SourceError(
                 f"{self.reads_by} cannot read episode {record} of {piece.path}: "
                 f"{type(error).__name__}: {error}",
-                remedy="restore the file from where the dataset came",
+                remedy="download or copy the file again",
                 dataset=self.directory.dataset,
             ) from error
 
@@ -269,7 +269,7 @@ class DatasetFormat(ABC):
         if not has_file(folder, cls.marker):
             raise SourceError(
                 f"dataset {dataset}: {folder} is not a {cls.title} dataset: it has no {cls.marker}",
-                remedy=f"give the folder that holds {cls.marker}, or another kind in the spec",
+                remedy=f"give the folder that holds {cls.marker}, or correct kind in the spec",
                 dataset=dataset,
             )
         return folder
@@ -417,7 +417,7 @@ def resolve_split(
         if abs(start) > total or abs(stop) > total:
             raise SpecError(
                 f"{field}: {term} goes beyond the split {name}, which has {total} episodes",
-                remedy=f"keep both ends between -{total} and {total}, or use a percentage",
+                remedy=f"use numbers from -{total} to {total}, or percentages such as {name}[:90%]",
             )
         start, stop = (one + total if one < 0 else one for one in (start, stop))
         sizes[name] = total
@@ -504,7 +504,7 @@ def read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
     except FileNotFoundError as error:
         raise SourceError(
             f"dataset {dataset}: {files.parent_of(path)} has no {files.name_of(path)}",
-            remedy="restore the file, or write the dataset again: tfds 4.0 or newer writes one",
+            remedy="copy the file there, or write the dataset again with tfds 4.0 or newer",
             dataset=dataset,
         ) from error
     except OSError as error:
@@ -522,6 +522,6 @@ def broken(path: str, why: str, *, dataset: str, remedy: str = "") -> SourceErro
         why, remedy = f"it is {found[0]}", found[1]
     return SourceError(
         f"dataset {dataset}: {path} is broken: {why}",
-        remedy=remedy or "restore the file from where the dataset came, or write the dataset again",
+        remedy=remedy or "download or copy the file again, or write the dataset again",
         dataset=dataset,
     )

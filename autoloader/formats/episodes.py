@@ -141,12 +141,9 @@ GiveEpisode = Callable[[], StoredEpisode]
 
 def fitting(values: NDArray[Any], dtype: Any, path: str) -> NDArray[Any]:
     """A feature's numbers as float32 or int64. Raises UnreadableError where they change."""
-    if changed_by(values, dtype).any():
+    if (changed := changed_by(values, dtype)).any():
         raise UnreadableError(
-            f"{path} holds numbers beyond the largest of float32"
-            if dtype == np.float32
-            else f"{path} holds numbers that are not whole, or take more than 64 bits; it was "
-            "declared, or begins, as integers"
+            f"{path} holds {values[changed][0]}, and its type, {np.dtype(dtype)}, cannot hold that"
         )
     return values.astype(dtype)
 
@@ -263,8 +260,8 @@ class FileTables:
         camera, steps = self.cameras[of.pop()], told[:, 1].astype(np.int64)
         if (self.features[camera].encoding == VIDEO) != (feature.key in self._of_videos):
             raise UnreadableError(
-                f"{feature.path} shows {camera}, which is stored in another way than in the first "
-                "episode"
+                f"{feature.path} shows {camera}, stored as video in one episode and as pictures in "
+                "another"
             )
         frames = one.frames(camera)
         if isinstance(frames, VideoFrames):
@@ -511,7 +508,7 @@ def _frames(one: Episode, known: Mapping[str, PacketTable], camera: str) -> Vide
         table = known[path]
         if not 0 <= first <= len(table) - one.steps:
             shown = f"{first} to {first + one.steps - 1}"
-            raise UnreadableError(f"it has {len(table)} frames, and the episode shows {shown}")
+            raise UnreadableError(f"it has {len(table)} frames, and the episode needs {shown}")
     return VideoFrames(path, table, first)
 
 

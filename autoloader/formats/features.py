@@ -124,7 +124,7 @@ def parse_features(document: Mapping[str, Any], *, source: str) -> dict[str, Fea
     except (_NotAFeatureTreeError, RecursionError) as error:
         raise SourceError(
             f"{source} is not a TFDS feature tree: {error}",
-            remedy="write the dataset again with tfds, or restore the file from where it came",
+            remedy="download or copy the file again, or write the dataset again with tfds",
         ) from error
     return features
 

@@ -400,12 +400,12 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
     scheme, what = scheme_of(path), f"dataset {dataset}: {path}: {error.strerror or error}"
     if isinstance(error, faults.LimitError):
         remedy = (
-            "look whether the file, and the server, are the ones that are meant; "
-            f"{error.variable} lifts the limit"
+            "check that the address is right; if so, change the limit with the environment "
+            f"variable {error.variable}"
         )
     elif not scheme:
         what = f"dataset {dataset}: {path} cannot be read: {error.strerror or error}"
-        remedy = "check that it is there and that this user may read it"
+        remedy = "check that the file exists and that this user may read it"
     elif isinstance(error, FileNotFoundError):
         remedy = f"check the path in {parent_of(path)}, its bucket and its spelling"
     elif isinstance(error, PermissionError):
@@ -415,18 +415,18 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
         )
     elif isinstance(error, faults.NoFileSystemError):
         remedy = (
-            f"install what opens {scheme}:// (pip install 'autoloader-rlds[remote]', or "
-            "tensorflow-io, which brings TensorFlow more file systems), mount it, or copy it here"
+            "pip install 'autoloader-rlds[remote]' (or tensorflow-io, where that does not open "
+            f"{scheme}://); or copy the files to a local disk"
         )
     elif isinstance(error, faults.ChangedError):
         remedy = (
-            "start again: what is there now is read then; index files beside it are of what was "
-            "there before, so write them anew (autoloader index --output)"
+            "start the run again to read the files as they are now; if index files lie beside "
+            "them, write those again first (autoloader index --output)"
         )
     elif isinstance(error, faults.UnreachableError):
         remedy = "check the network (and https_proxy, where there is one), then start again"
     else:
-        remedy = "check that it is whole and readable"
+        remedy = "check that the file is whole and readable"
     return SourceError(what, remedy=remedy, dataset=dataset)
 
 
@@ -652,6 +652,6 @@ def no_descriptor_left(error: OSError | None, path: str, *, dataset: str) -> Sou
         )
         remedy = (
             "raise the limit before training starts (ulimit -n 4096; LimitNOFILE= of a systemd "
-            "unit), or have fewer loaders, or a smaller cycle_length of streams"
+            "unit), open fewer loaders, or lower the knob cycle_length"
         )
     return SourceError(f"{whose}{path} cannot be opened: {why}", remedy=remedy, dataset=dataset)

@@ -219,7 +219,7 @@ class PackedPicture:
             try:
                 found = pyarrow.decompress(packed, self.unpacked, self.codec)
             except (pyarrow.ArrowException, OSError, ValueError) as error:
-                raise UnreadableError(f"its page is damaged: {error}"[:120]) from error
+                raise UnreadableError(f"its Parquet page is damaged: {error}"[:120]) from error
             whole = memoryview(found)
         return whole[self.start : self.start + self.size]
 

@@ -160,6 +160,6 @@ def _worded(label: str, copies: list[Path]) -> Iterator[None]:
         why, remedy = next(told, (why, "check the network"))
         part = f", or the folder of the copy that lacks files: {copies[0]}" if copies else ""
         raise SourceError(
-            f"{label}: no folder of this name here, no whole copy in the Hub's cache, and {why}",
+            f"{label}: no folder of this name here, no complete copy in the Hub's cache, and {why}",
             remedy=f"{remedy}; or give a folder with the dataset{part}",
         ) from None

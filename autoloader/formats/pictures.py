@@ -32,7 +32,7 @@ def check_picture(read: Callable[[int, int], bytes]) -> tuple[int, int]:
         raise UnreadableError("its header is cut off") from error
     if not 0 < height * width <= MOST_PIXELS:
         raise UnreadableError(
-            f"it has {height}×{width} pixels, and the most is {MOST_PIXELS:,} in all"
+            f"it has {height}×{width} pixels; the limit is {MOST_PIXELS:,} in all"
         )
     return height, width
 
@@ -61,7 +61,7 @@ def _webp(front: bytes) -> tuple[int, int]:
     elif kind == b"VP8 ":
         width, height = (one & 0x3FFF for one in struct.unpack_from("<HH", front, 26))
     else:
-        raise UnreadableError("this kind of WebP is not supported")
+        raise UnreadableError("this kind of WebP is not supported; save it as JPEG or PNG")
     return height, width
 
 

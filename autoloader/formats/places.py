@@ -51,7 +51,7 @@ def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
         there = next(parent for parent in Path(text).parents if os.path.isdir(parent))
         missing = Path(text).relative_to(there).parts[0]
         what = f"{text} does not exist ({there} has no {missing!r})"
-        remedy = f"in {there}: {nearest(missing, directories(str(there)))}"
+        remedy = f"{nearest(missing, directories(str(there)))} (in {there})"
         if (address := address_meant(text.removeprefix(f"{there}/"))) is not None:
             remedy = f"did you mean the address {address}?"
         if os.path.exists(text):

@@ -56,7 +56,7 @@ FOOTER_BYTES = 4
 PIECE_BYTES = 2**20
 LARGE_BYTES = 2**25
 _BEHIND = 16  # zero bytes behind a record; a varint has ten at most
-WRONG_CHECKSUM = "the checksum of the payload is wrong"
+WRONG_CHECKSUM = "the record is damaged: its checksum is wrong"
 
 _large = free_in_forks(threading.Lock())
 """Of records above ``LARGE_BYTES`` one at a time is held in the process."""
@@ -147,13 +147,13 @@ def walk_records(file: int | files.RemoteFile, size: int) -> Iterator[tuple[int,
     position, number = 0, 0
     while position < size:
         header = files.pread(file, HEADER_BYTES, position)
-        lost = f"the file is lost from record {number} on"
+        lost = f"the file cannot be read from record {number} on"
         if len(header) < HEADER_BYTES:
-            yield position, 0, f"truncated in the header: {lost}"
+            yield position, 0, f"its header is cut off: {lost}"
             return
         length, checksum = _HEADER.unpack(header)
         if masked_crc32c(header[:8]) != checksum:
-            yield position, 0, f"the checksum of the length is wrong: {lost}"
+            yield position, 0, f"the checksum of its length is wrong: {lost}"
             return
         end = position + HEADER_BYTES + length + FOOTER_BYTES
         if end > size:
@@ -210,7 +210,7 @@ class RecordReader:
             if not got:
                 raise FileChangedError(
                     f"the file is cut off: a record needs bytes {offset} to {offset + end}, and "
-                    f"it ends at {offset + position}"
+                    f"the file ends at {offset + position}"
                 )
             checked = min(position + got, length)
             if checked > position:
@@ -313,11 +313,11 @@ def parse_example(
             for key, value in found.items()
         }
     except IndexError as error:
-        raise MalformedRecordError("a varint runs over the end of the record") from error
+        raise MalformedRecordError("the record is damaged: it ends within a number") from error
 
 
 def _refuse(reason: str) -> NoReturn:
-    raise MalformedRecordError(reason)
+    raise MalformedRecordError(f"the record is damaged: {reason}")
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:

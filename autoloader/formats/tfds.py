@@ -174,8 +174,8 @@ class TfdsDirectory(DatasetFormat):
         if places.VERSION.fullmatch(files.name_of(path)) and version != files.name_of(path):
             raise SourceError(
                 f"dataset {dataset}: {info_file} says version {version[:40]}, and its directory "
-                "has the name of another",
-                remedy="restore the file, or rename the directory to the version in the file",
+                f"is named {files.name_of(path)}",
+                remedy="rename the directory, or copy the file of that version there",
                 dataset=dataset,
             )
         entries = info.get("splits")
@@ -281,7 +281,7 @@ def _check_format(info: Mapping[str, Any], directory: str, *, dataset: str) -> N
         return
     raise SourceError(
         f"dataset {dataset}: the records in {directory} are {found}, not tfrecord",
-        remedy="write it as TFRecords: tfds's download_and_prepare takes file_format='tfrecord'; "
+        remedy="write it again with tfds, by download_and_prepare(file_format='tfrecord'); "
         "or name another version of the dataset",
         dataset=dataset,
     )
@@ -296,18 +296,18 @@ def _shards(
     try:
         lengths = [_whole(length) for length in entry.get("shardLengths") or []]
     except (TypeError, ValueError) as error:
-        message = f"the shard lengths of split {split!r} are no whole numbers"
+        message = f"shardLengths of split {split!r} are not all whole numbers"
         raise broken(info_file, message, dataset=dataset) from error
     for records in lengths:
         if not 0 <= records <= MOST_RECORDS:
-            message = f"a shard of split {split!r} has {records:.3g} records, which no file holds"
+            message = f"shardLengths of split {split!r}: no file holds {records:.3g} records"
             raise broken(info_file, message, dataset=dataset)
     template = str(entry.get("filepathTemplate") or _DEFAULT_TEMPLATE)
     shards = []
     for index, records in enumerate(lengths):
         file = _shard_file(template, name, split, index, len(lengths))
         if not _is_file_name(file):
-            message = f"split {split!r} names files that cannot be: {template[:80]!r}"
+            message = f"filepathTemplate of split {split!r} is not a file name: {template[:80]!r}"
             raise broken(info_file, message, dataset=dataset)
         shards.append(ShardSlice(files.join(directory, file), index, 0, records, split))
     return tuple(shards)
@@ -356,8 +356,8 @@ def _holds(part: ShardSlice, dataset: str, directory: str) -> bool:
         return False
     most = found.st_size // (HEADER_BYTES + FOOTER_BYTES)
     if stat.S_ISREG(found.st_mode) and part.stop > max(most, _FEW_RECORDS):
-        message = f"it has {part.stop} records in {part.path}, whose {found.st_size} bytes "
-        message += f"hold {most} at most"
+        message = f"it counts {part.stop} records in {part.path}, but that file has "
+        message += f"{found.st_size} bytes, room for {most}"
         raise broken(files.join(directory, INFO_FILE), message, dataset=dataset)
     return stat.S_ISREG(found.st_mode)
 

@@ -115,7 +115,7 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
         name = "" if isinstance(error, UnreadableError) else f"{type(error).__name__}: "
         raise UnreadableError(told_stand_in(path) or f"{name}{error}"[:200]) from error
     if not rows:
-        raise UnreadableError("it has no frame")
+        raise UnreadableError("it holds no frames")
     if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:
         raise UnreadableError("it is cut off")
     offset, size, time, key, hidden = (
@@ -137,10 +137,10 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     key_of = keys[nearest]
     if (early := key_of > packet_of).any():
         parts = hidden[key_of[early]].any()
-        raise UnreadableError(_PARTS if parts else "a frame lies before its keyframe")
+        raise UnreadableError(_PARTS if parts else "a frame lies before the keyframe that it needs")
     kept = hidden[packet_of] == 0
     if not kept.any():
-        raise UnreadableError("its edit list shows no frame")
+        raise UnreadableError("its edit list hides every frame")
     packet_of, key_of, shown = packet_of[kept], key_of[kept], shown[kept]
     number[:] = -1
     number[packet_of] = np.arange(len(packet_of))

@@ -59,7 +59,7 @@ def needs(purpose: str, *, extra: str = "") -> Iterator[None]:
         if missing != error.name and is_installed(missing):
             raise MissingExtraError(
                 f"{purpose} needs {missing}, and its installation is incomplete: {error}",
-                remedy=f"this needs `pip install --force-reinstall {missing.replace('_', '-')}`",
+                remedy=f"run `pip install --force-reinstall {missing.replace('_', '-')}`",
             ) from error
         raise _missing(missing, purpose, extra) from error
     except MissingExtraError:
@@ -70,8 +70,8 @@ def needs(purpose: str, *, extra: str = "") -> Iterator[None]:
             raise
         raise MissingExtraError(
             f"{purpose} needs {broken}, which cannot be imported here: {error}",
-            remedy=f"this needs `pip install 'autoloader-rlds[{extra or EXTRA_OF[broken]}]'` with "
-            f"a version of {broken} that fits the packages beside it",
+            remedy=f"run `pip install 'autoloader-rlds[{extra or EXTRA_OF[broken]}]'` with a "
+            f"version of {broken} that fits the other packages",
         ) from error
 
 
@@ -109,5 +109,5 @@ def _missing(module: str, purpose: str, extra: str = "", instead: str = "") -> M
     way_out = f", {instead}" if instead else ""
     return MissingExtraError(
         f"{purpose} needs {module}, which is not installed",
-        remedy=f"this needs `pip install 'autoloader-rlds[{extra or EXTRA_OF[module]}]'`{way_out}",
+        remedy=f"run `pip install 'autoloader-rlds[{extra or EXTRA_OF[module]}]'`{way_out}",
     )

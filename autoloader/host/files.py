@@ -92,8 +92,7 @@ def mapped(descriptor: int, size: int) -> mmap.mmap:
     except OSError as error:
         raise PipelineError(
             f"the kernel refuses {size} bytes of address space for batches: {error.strerror}",
-            remedy="allow this process more address space (ulimit -v), or take a smaller batch; "
-            "memory is taken only as batches need it",
+            remedy="raise this process's limit of address space (ulimit -v), or lower batch.size",
         ) from error
 
 
@@ -288,8 +287,8 @@ def read_regular(path: str | Path, *, max_bytes: int | None = None) -> bytes:
         content = file.read(-1 if max_bytes is None else max_bytes + 1)
     if max_bytes is not None and len(content) > max_bytes:
         raise DocumentError(
-            f"it holds {max(found.st_size, len(content))} bytes, and may hold {max_bytes}",
-            "shorten it; what all datasets share stands once in defaults",
+            f"it holds {max(found.st_size, len(content))} bytes; the limit is {max_bytes}",
+            "shorten it; write fields that all datasets share once, in defaults",
         )
     return content
 
@@ -316,8 +315,8 @@ def open_regular(path: str | Path, *, links: bool = True) -> int:
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise DocumentError(
-            f"it is a {kind_of(mode)}, and no regular file",
-            "give the path of a regular file; write what a pipe holds to one first",
+            f"it is a {kind_of(mode)}, not a regular file",
+            "save its content to a regular file, and give the path of that one",
         )
     return descriptor
 

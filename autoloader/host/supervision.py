@@ -304,7 +304,7 @@ def start(
             remedy=MORE_THREADS
             if short
             else f"look whether this user can run {sys.executable!r} (sys.executable), and whether "
-            "the process may open further files (ulimit -n)",
+            "the process may open more files (ulimit -n)",
         ) from error
 
 
@@ -497,8 +497,8 @@ class Supervisor:
                 raise WorkerError(
                     f"{self.what} (process {process.pid}) was killed and has not ended for "
                     f"{_KILL_S:.0f} s",
-                    remedy="look what it waits for (cat /proc/PID/task/*/stack), then start the "
-                    "run again",
+                    remedy=f"look what it waits for (cat /proc/{process.pid}/task/*/stack), then "
+                    "start the run again",
                 )
         _blocked[:] = [one for one in _blocked if one.poll() is None]
 

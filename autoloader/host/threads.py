@@ -314,6 +314,6 @@ class Owner:
             raise UsageError(
                 f"{self._what} belongs to process {self._pid}, which made it; process "
                 f"{os.getpid()} is a fork of that one and may not use it",
-                remedy="make an AutoLoader in the process that iterates it; do not wrap it in a "
-                "torch DataLoader (it reads ahead by itself), or give that num_workers=0",
+                remedy="make an AutoLoader in the process that iterates it; in place of a torch "
+                "DataLoader use loader.as_torch_dataloader()",
             )

@@ -53,7 +53,7 @@ def parse_floor(text: str | int, *, name: str) -> int:
     """
     if isinstance(text, str) and "%" in text:
         raise UsageError(
-            f"{name}: {shown(text)} is a share, and a floor is an amount",
+            f"{name}: {shown(text)} is a percentage, and a floor is a number of bytes",
             remedy='write a number with a unit, such as "5GB"',
         )
     floor_bytes = parse_bytes(text, name=name)

@@ -173,11 +173,11 @@ def _check(dataset: ResolvedDataset, found: DatasetCount, spec: PipelineSpec) ->
         remedy = f"check the files in {dataset.directory.path}, or remove the dataset from the spec"
     elif any(rule.samples or rule.episodes for rule in found.lost):
         losses = (
-            f"{one.rule} takes {one.samples} samples, {one.episodes} episodes whole"
+            f"{one.rule} removes {one.samples} samples and {one.episodes} whole episodes"
             for one in found.lost
         )
         what = f"its {found.episodes} episodes have no sample left: {', '.join(losses)}"
-        remedy = "loosen the rule that takes the most, or remove the dataset from the spec"
+        remedy = "loosen the rule that removes the most, or remove the dataset from the spec"
     else:
         what = f"none of its {found.episodes} episodes is long enough for a sample"
         remedy = "use smaller offsets, edges: {start: repeat, end: repeat}, or remove the dataset"
@@ -218,7 +218,7 @@ def mean_frames(
     if not countable:
         raise SourceError(
             f"dataset {dataset}: it has no per-step features, so it holds no episodes",
-            remedy="only RLDS datasets (a feature 'steps' with the frames) can be mixed",
+            remedy="give an RLDS dataset: one whose features.json has a feature 'steps'",
             dataset=dataset,
         )
     if not slices or not files.is_remote(slices[0].path):
@@ -309,4 +309,4 @@ def _steps(window: _Window, offset: int, length: int, countable: Sequence[Featur
         if (value.kind == "bytes") == _is_plain(feature) or len(value) % size:
             raise MalformedRecordError(f"{feature.path} does not hold {size} values a step")
         return len(value) // size
-    raise MalformedRecordError("it has none of the per-step features")
+    raise MalformedRecordError("it has none of the features of the steps")

@@ -160,8 +160,8 @@ def _merged(several: Sequence[tuple[float, Mapping[str, Mapping[str, _Numbers]]]
         for key in keys:
             if any(key not in parts.get(field, {}) for parts in every):
                 raise UsageError(
-                    f"{field}.{key}: not all datasets of the same tag have it",
-                    remedy="name each embodiment's datasets in normalize.group",
+                    f"{field}.{key}: only some of the datasets of one embodiment tag have it",
+                    remedy="write a group for each embodiment in normalize.group",
                 )
             own = [parts[field][key] for parts in every]
             if len(own) == 1:

@@ -334,8 +334,8 @@ class _ShardFile:
                 beside = "; or leave --beside out" if self.place != self.asked[-1] else ""
                 raise SourceError(
                     f"dataset {self.dataset}: its index cannot be written to {place.parent}: {why}",
-                    remedy="make room there and allow this user to write, or set another "
-                    f"directory: AUTOLOADER_CACHE_DIR{beside}",
+                    remedy="make room there and let this user write, or set the environment "
+                    f"variable AUTOLOADER_CACHE_DIR to another folder{beside}",
                     dataset=self.dataset,
                 ) from error
             first = place.parent not in _unwritable
@@ -447,6 +447,6 @@ def _check_copy(path: str, address: str, size: int, crc32c: int | None, dataset:
     if not same:
         raise SourceError(
             f"dataset {dataset}: {address} is not a copy of {path}, which was indexed",
-            remedy="copy the dataset there again, or index the data there (path: in the spec)",
+            remedy="copy the dataset there again, or set path in the spec to that copy",
             dataset=dataset,
         )

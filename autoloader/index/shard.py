@@ -214,7 +214,7 @@ def read_front(
     """
     front = read(FIRST_READ_BYTES, 0)
     if len(front) < HEADER.size or front[:8] != MAGIC:
-        raise UnusableIndexError("it is no index file")
+        raise UnusableIndexError("it is not an index file")
     header = front[: HEADER.size]
     _, version, count, *identity, found, _, rows, file_bytes, _, crc = HEADER.unpack(header)
     if version != VERSION:
@@ -228,7 +228,7 @@ def read_front(
     if google_crc32c.value(header[:_CRC_AT] + bytes(4) + directory) != crc:
         raise UnusableIndexError("the checksum of its header is wrong")
     if found != fingerprint:
-        raise UnusableIndexError("it holds other features")
+        raise UnusableIndexError("it was built for other features")
     if tuple(identity) != source:
         raise UnusableIndexError("the file that it indexes has changed")
     steps, damage = _entries(directory[: 2 * ENTRY.size])

@@ -201,7 +201,7 @@ def _drawn(index: DatasetIndex, kept: keep.Ranges | None) -> NDArray[np.int32] |
     if len(of) and not len(found):
         raise SourceError(
             f"dataset {dataset.name!r}: sample_weight is 0 for each of its {len(of)} samples",
-            remedy="give one of them a weight above 0, or remove the dataset from the spec",
+            remedy="give at least one sample a weight above 0, or remove the dataset",
             dataset=dataset.name,
         )
     return found
@@ -255,6 +255,6 @@ def check_count(dataset: ResolvedDataset, samples: int, counted: int) -> None:
         raise SourceError(
             f"dataset {dataset.name!r}: its files have {samples} samples now, and had {counted} "
             "when this run was planned",
-            remedy="restore the files, or start the run again",
+            remedy="put the files back as they were, or start the run again",
             dataset=dataset.name,
         )

@@ -120,7 +120,7 @@ class Gr00tLayout:
     ) -> None:
         if release not in EMBODIMENTS:
             raise UsageError(
-                f"release {release!r}: no such release of GR00T",
+                f"GR00T has no release {release!r}",
                 remedy=nearest(str(release), EMBODIMENTS),
             )
         self.spec = PipelineSpec.of(spec)
@@ -218,7 +218,7 @@ class Gr00tLayout:
                 values, real = values[..., :width], real[..., :width]
             if values.ndim > 3 or values.shape[-1] > width or 0 < least < values.shape[1]:
                 raise UsageError(
-                    f"{name} is {list(values.shape)}; the model of {self._release} takes "
+                    f"{name} has shape {list(values.shape)}; the model of {self._release} takes "
                     f"{f'{least} rows of ' if least else ''}{width} columns",
                     remedy="choose fewer columns, or a shorter horizon, in the spec",
                 )

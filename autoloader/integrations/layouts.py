@@ -432,8 +432,7 @@ def _read_window(
     """
     if "provenance" not in batch:
         raise UsageError(
-            f"the {layout} layout gives each frame's place in its episode, and the batch does not "
-            "hold it",
+            f"the {layout} layout needs each frame's place in its episode, which the batch lacks",
             remedy="write metadata: full at the top of the spec",
         )
     offsets = batch["frame_offset"]
@@ -491,13 +490,13 @@ def _asked(size: int, goal: bool, frame_offsets: Sequence[int] | None, layout: s
     """The window's offsets, as many as the batch has frames beside the goal."""
     if not size:
         raise UsageError(
-            f"the {layout} layout with goal=True: the batch has one frame a sample",
-            remedy="write goal: uniform in the spec's sample, or leave goal out",
+            f"the {layout} layout with goal=True needs a goal frame, and samples have one frame",
+            remedy="write goal: uniform in the spec's sample, or leave goal=True out",
         )
     asked = list(range(1 - size, 1)) if frame_offsets is None else list(frame_offsets)
     if len(asked) != size:
         raise UsageError(
-            f"frame_offsets {asked} for batches of {size} frames and {'a' if goal else 'no'} goal",
+            f"frame_offsets {asked} do not fit {size} frames and {'a' if goal else 'no'} goal",
             remedy="pass the frame_offsets of the spec's sample, and goal=True if it has goal: "
             "uniform",
         )

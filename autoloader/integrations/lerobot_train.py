@@ -153,7 +153,7 @@ def _refuse(cfg: Any, meta: Any, deltas: Mapping[str, Any]) -> None:
     for reason, there in reasons.items():
         if there:
             raise UsageError(
-                f"this run has {reason}, which autoloader.lerobot_train does not do",
+                f"this run has {reason}, which autoloader.lerobot_train does not support",
                 remedy="train it with lerobot-train, whose flags are the same",
             )
 
@@ -249,12 +249,12 @@ def main() -> None:
     except ImportError as error:
         raise UsageError(
             f"lerobot's training cannot be imported: {error}",
-            remedy="pip install 'lerobot[training]'; 0.4.4 and 0.6.1 are known",
+            remedy="pip install 'lerobot[training]', in version 0.4.4 or 0.6.1",
         ) from error
     release = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if release not in KNOWN or not all(hasattr(script, n) for n in ("cycle", "save_checkpoint")):
         raise UsageError(
-            f"lerobot {version} is not known to autoloader.lerobot_train",
+            f"lerobot {version} is not supported by autoloader.lerobot_train",
             remedy="install lerobot 0.4.4 or 0.6.1",
         )
     seam = _Seam(script, floats=release < (0, 5))

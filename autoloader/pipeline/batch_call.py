@@ -115,8 +115,8 @@ class BatchCall:
             raise self._wrong(str(error), "fix the function, or remove batch.call") from error
         if not self.calls and self._mixture.call not in ("", imported_identity(self._spec)):
             raise self._wrong(
-                f"the module of {self._batch.call} was changed since the loader began, or since "
-                "its process imported it: batches of both would mix",
+                f"the code of {self._batch.call} was changed after the loader began: batches of "
+                "old and new code would mix",
                 REMEDY_OF_CHANGES,
             )
         self.seconds += time.perf_counter() - began

@@ -491,7 +491,7 @@ class Helpers(BuilderProcess):
         bad: TellBad,
     ) -> None:
         super().__init__(
-            "the process that asks helpers",
+            "the process that talks to Ray",
             "autoloader.integrations.ray.driver",
             remedy="leave helpers out",
             thread="autoloader-helpers",

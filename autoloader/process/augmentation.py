@@ -67,8 +67,8 @@ def augment(batch: Batch, spec: PipelineSpec | None = None) -> Batch:
         return augmenter(batch.spec, batch.split)(cast("Batch", batch))
     if spec is None:
         raise UsageError(
-            "the batch does not say how to augment it: the loader did not give it like this, or "
-            "its spec has no augment",
+            "the batch does not say how to augment it: the loader's batch was changed, or the "
+            "spec has no augment",
             remedy="call autoloader.augment(batch, spec)",
         )
     return augmenter(spec)(batch)
@@ -99,8 +99,8 @@ class Augmenter:
             return batch
         if "provenance" not in batch:
             raise UsageError(
-                "the batch has no provenance, which seeds its augmentation",
-                remedy="write metadata: full at the top of the spec; keep the batch's provenance",
+                'the batch has no batch["provenance"], which seeds its augmentation',
+                remedy="write metadata: full at the top of the spec, and leave provenance in",
             )
         return self.apply(batch, self.parameters(np.asarray(batch["provenance"].tolist())))
 

@@ -114,8 +114,8 @@ def tell_of_values(state: Mapping[str, Any], here: Mapping[str, str]) -> None:
     saved = state.get("values", {})  # a state that an earlier version saved has none
     if changed := [path for path, value in saved.items() if here.get(path, value) != value]:
         logger.warning(
-            "samples are others, or hold other values, from here on: the run that saved the state "
-            "had another %s",
+            "from here on, samples differ from those of the run that saved the state: it had "
+            "another %s",
             ", ".join(changed),
         )
 
@@ -280,10 +280,9 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
         if not _may_rebase(state, here, plan):
             raise UsageError(
                 f"the state was saved for another loader: {differing}",
-                remedy="resume with the spec and split of the saved run. World size, batch size "
-                "and knobs may differ. Weights and the list of datasets may differ too where "
-                "mixing.epoch is a number of samples or forever, without mixing.chain and lanes of "
-                "mixing.locality",
+                remedy="resume with the spec and split of the saved run; world size, batch size "
+                "and knobs may differ. If mixing.epoch is a number or forever, and the spec has no "
+                "mixing.chain and no mixing.locality.lanes, weights and datasets may differ too",
             )
         saved = tuple(state["datasets"])
         before = _saved_order(state, order, saved).samples_before(position)
@@ -291,7 +290,7 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
         if not position:
             return order
         logger.warning(
-            "the state goes on from position %d as this spec says, not as it was saved: %s",
+            "from sample %d of the run on, the order is that of this spec, not the saved one: %s",
             position,
             differing,
         )
@@ -456,7 +455,7 @@ def reweighted(
     if not any(weights.get(one.name, one.weight) for one in plan.mixture.datasets):
         raise UsageError(
             "set_weights: every dataset would have weight 0",
-            remedy="give one of them a weight above 0",
+            remedy="give at least one dataset a weight above 0",
         )
     samples = {name: count.samples for name, count in plan.counts.items()}
     sizes = {name: count.size for name, count in plan.counts.items()}
@@ -474,7 +473,7 @@ def _check_spec(plan: LoaderPlan) -> None:
         raise UsageError(
             "set_weights: an epoch is one pass of every dataset (mixing.epoch: pass), whatever its "
             "weight",
-            remedy="set mixing: {epoch: N}, in samples, or forever, and weights: explicit or "
+            remedy="set mixing: {epoch: SAMPLES} or {epoch: forever}, and weights: explicit or "
             "natural_scaled",
         )
     if plan.mixture.spec.weights == "natural":
@@ -509,8 +508,8 @@ def _number(at_batch: int | None, following: int, ranks: Ranks) -> int:
     if at_batch is None:
         if ranks.world_size > 1:
             raise UsageError(
-                f"set_weights without at_batch, on {ranks.world_size} ranks: one that calls it a "
-                "step later than another would have other samples",
+                f"set_weights without at_batch, on {ranks.world_size} ranks: a rank that calls it "
+                "a step later would get other samples",
                 remedy=f"pass the same at_batch on every rank, such as loader.batches + 10; the "
                 f"next batch is number {following}",
             )

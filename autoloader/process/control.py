@@ -662,8 +662,8 @@ class TrainerService:
         served.close(held_slots)
         if self._give_way is None and not served.ended(STUCK_S):
             logger.warning(
-                "threads that decode have not ended %.0f s after they were told to: what they "
-                "write to stays out of use until they do",
+                "decode threads have not ended %.0f s after they were told to; the memory that "
+                "they write to is not used again until they end",
                 STUCK_S,
             )
         kept = [*self._earlier.pop(number, []), served]

@@ -272,7 +272,7 @@ def _start(
     with listener:
         connection = _connected(name)
         if connection is None:
-            raise _held(name, "strangers who connect to it")
+            raise _held(name, "a process of another user")
         descriptor = listener.fileno()
         supervisor.start(
             [f"--listener={descriptor}", f"--parent={os.getpid()}", *arguments],

@@ -251,7 +251,7 @@ def _of_records(root: str, say: Callable[[str], object]) -> dict[str, Any]:
     except ValueError as error:
         raise SourceError(
             f"{root}: its records are not read: {error}",
-            remedy="each needs conversations, messages, texts, caption or text",
+            remedy="give each record a key conversations, messages, texts, caption or text",
         ) from error
     name = _name_of(directory.name)
     if missing:
@@ -364,8 +364,8 @@ def _entry(place: Path, style: Style, faults: _Faults) -> Entry | None:
         if (fault := fault_of(entry)) is not None:
             raise fault
         if not {"images", "action", "state"} & set(entry.values):
-            what = f"{path}: no image, action or state that could be taken"
-            raise SourceError(what, remedy="write its fields by hand, with autoloader inspect")
+            what = f"{path}: no feature is known as an image, an action or a state"
+            raise SourceError(what, remedy="write its fields by hand: see autoloader inspect")
     except AutoloaderError as error:
         faults[path] = error
         return None

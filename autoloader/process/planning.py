@@ -100,10 +100,10 @@ def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], w
     for one in away:
         if one.keep is not None:
             raise SpecError(
-                f"datasets[{one.name}].keep: {one.directory.path} is streamed, and rules ask for "
-                "texts of every record",
-                remedy="use reader: auto with the extra remote installed, or a transform that "
-                "drops episodes (return None) and steps (valid)",
+                f"datasets[{one.name}].keep: {one.directory.path} would be read as a stream, and "
+                "keep needs an index",
+                remedy="pip install 'autoloader-rlds[remote]' and use reader: auto; or write a "
+                "transform that drops episodes (return None) and steps (valid)",
             )
     if (needed := _index_needed(mixture)) is not None:
         what, way_out = needed
@@ -118,13 +118,13 @@ def _index_needed(mixture: ResolvedMixture) -> tuple[str, str] | None:
     for one in mixture.datasets:
         if one.drawn_by_weight:
             drawn = f"datasets[{one.name}].sample_weight.use: draw"
-            return f"{drawn}, which needs an index", "set use: batch"
+            return f"{drawn} needs an index", "set use: batch"
     if mixture.spec.mixing.unit == "batch":
-        return "mixing.unit: batch, which needs an index", "leave mixing.unit out"
+        return "mixing.unit: batch needs an index", "leave mixing.unit out"
     if indexed := [one for one in mixture.datasets if not one.streamable]:
         names, title = _and_others([one.name for one in indexed]), indexed[0].directory.title
         told = f"datasets: {names} holds {title} data, which is read by index only"
-        return told, "train on either"
+        return told, "train on local and remote data in separate runs"
     return None
 
 
@@ -629,7 +629,7 @@ def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> 
         raise UsageError(
             f"disk_floor: {format_bytes(floor_bytes)} cannot stay free: the disk of the cache of "
             f"shards ({folder}) has {format_bytes(whole)} in all",
-            remedy=f"lower disk_floor, or name a folder on a larger disk ({FOLDER_VARIABLE})",
+            remedy=f"lower disk_floor, or set {FOLDER_VARIABLE} to a folder on a larger disk",
         )
     return floor_bytes
 

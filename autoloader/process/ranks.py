@@ -97,9 +97,9 @@ def find_ranks(
         return _checked(_of_mesh(device_mesh), "device_mesh")
     if (rank is None) != (world_size is None):
         raise UsageError(
-            f"rank={rank}, world_size={world_size}: one without the other",
-            remedy="give both, or neither: then torch.distributed or the launcher's environment "
-            "variables say them",
+            f"rank={rank}, world_size={world_size}: only one of the two is given",
+            remedy="give both; or give neither, to take them from torch.distributed or the "
+            "launcher's environment variables",
         )
     if rank is not None and world_size is not None:
         return _checked((rank, world_size), "arguments")
@@ -178,7 +178,7 @@ def _of_mesh(mesh: Any) -> tuple[int, int]:
     if where is None:
         raise UsageError(
             "this process is not part of the device_mesh",
-            remedy="make the loader in the processes of the mesh alone",
+            remedy="make the loader only in processes of the mesh",
         )
     rank = 0
     for at, size in zip(where, sizes, strict=True):
@@ -214,8 +214,8 @@ def gathered(values: Sequence[float]) -> list[list[float]]:
     if _process_group() is None:
         raise UsageError(
             "all_ranks=True needs torch.distributed, which is not initialised",
-            remedy="call torch.distributed.init_process_group first, or leave all_ranks out: then "
-            "they are those of this node",
+            remedy="call torch.distributed.init_process_group first, or leave all_ranks out to get "
+            "the values of this node",
         )
     torch = sys.modules["torch"]
     distributed = torch.distributed

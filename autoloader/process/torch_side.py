@@ -87,7 +87,7 @@ class CudaDevice:
         with torch.cuda.device(self.device):
             code = int(self._runtime.cudaHostRegister(address, nbytes, 0))
         if code:
-            logger.warning("the driver does not pin the ring's memory (cudaError %d)", code)
+            logger.warning("CUDA does not pin the memory of batches (cudaError %d)", code)
             # The driver keeps the error for whoever asks next: that must not be a training step.
             with contextlib.suppress(RuntimeError):
                 torch.zeros(1, device=self.device)

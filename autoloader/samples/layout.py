@@ -74,7 +74,7 @@ def form_of(feature: Feature, *, field: str) -> FeatureForm:
     if is_text(feature):
         return FeatureForm("text", (), feature.per_step)
     if feature.kind == "image":
-        remedy = "name it as a camera, in images; features are numbers and texts"
+        remedy = "name it in images, as a camera; features takes numbers and texts"
         raise unfit(feature, field, "is a picture", remedy)
     shape = tuple(size for size in feature.shape if size is not None)
     if len(shape) < len(feature.shape) or feature.kind == "other":
@@ -106,8 +106,8 @@ def forms_of(datasets: Sequence[tuple[str, Mapping[str, Feature]]]) -> dict[str,
             if form != wanted:
                 raise SpecError(
                     f"{field}: {feature.path!r} is {form}, and in dataset {other!r} it is {wanted}",
-                    remedy="give it another name, leave it out of one of them, or make them alike "
-                    "in a transform",
+                    remedy="give the feature another name in one dataset, leave it out there, or "
+                    "make both alike in a transform",
                 )
     return {name: form for name, (_, form) in found.items()}
 

@@ -422,7 +422,7 @@ class DatasetSource:
             raise SpecError(
                 f"{where}: {directory.path} is a {directory.title} dataset, whose "
                 "episodes have no numbers",
-                remedy="leave it out, and cut the split: train[:90%]",
+                remedy="leave episodes out, and cut the split: train[:90%]",
             )
         known = set(directory.episode_numbers)
         lost = sorted(set(numbers) - known)
@@ -449,8 +449,8 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
         if split not in declared.split:
             raise SpecError(
                 f"datasets[{declared.name}].split: no split {split!r} is declared here",
-                remedy=f"choose another split (known: {', '.join(sorted(declared.split))}), or add "
-                f"one here, such as {split}: train[90%:] ({split}: null leaves this dataset out)",
+                remedy=f"choose one of: {', '.join(sorted(declared.split))}; or add one here, such "
+                f"as {split}: train[90%:] ({split}: null leaves this dataset out)",
             )
         expression = declared.split[split]
         if expression is not None:
@@ -496,7 +496,7 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
         raise SpecError(
             f"{where}.timestamps: {timed}, but {directory.path} is a {directory.title} dataset, "
             "whose rows have no times",
-            remedy="leave it out",
+            remedy="leave timestamps out",
         )
     sample = sample_in_frames(source.spec.sample_of(name), declared, directory)
     episodes = bind_episodes(declared, directory, slices, where=where)
@@ -635,8 +635,8 @@ def resolve(
 
 
 REMEDY_OF_CHANGES = (
-    "save state_dict() of this loader, undo the change or keep it, and start the program again; "
-    "load_state_dict goes on behind the last batch"
+    "start the program again, with or without the change; to go on behind the last batch, save "
+    "state_dict() of this loader first and load it then"
 )
 
 
@@ -653,8 +653,8 @@ def check_content(mixture: ResolvedMixture, name: str, found: str) -> None:
     """
     if mixture.content.get(name) not in (None, "", found):
         raise SourceError(
-            f"dataset {name!r}: its files hold other data than when the loader began, and samples "
-            "of both would mix",
+            f"dataset {name!r}: its files were changed after the loader began: samples of old and "
+            "new data would mix",
             remedy=REMEDY_OF_CHANGES,
             dataset=name,
         )
@@ -676,8 +676,8 @@ def resolve_plain(plain: Mapping[str, Any]) -> ResolvedMixture:
         for now, before, what in zip(own, plain["beside"][name], _BESIDE, strict=True):
             if now != before:
                 raise SpecError(
-                    f"datasets[{name}]: {what} was changed since the loader began; a process of "
-                    "the loader that starts now, as one of it ended, would mix samples of both",
+                    f"datasets[{name}]: {what} was changed after the loader began: samples of old "
+                    "and new would mix",
                     remedy=REMEDY_OF_CHANGES,
                 )
     if (known := plain["statistics"]) is None:
@@ -795,7 +795,7 @@ def locate(mixture: ResolvedMixture, provenance: Any) -> SampleLocation:
         if isinstance(provenance, Mapping) or len(shape) > 1:
             told = f"an array of shape {list(shape)}" if shape else "a whole batch"
         raise UsageError(
-            f"{told} is not the place of a sample of this loader",
+            f"{told} does not name a sample of this loader",
             remedy='give one row of its batch["provenance"]: dataset, pass, shard, episode, t',
         ) from None
     return SampleLocation(dataset.name, path, record, t, t * dataset.stride, pass_)

@@ -158,10 +158,10 @@ def _count(value: FeatureValue | None, feature: StoredFeature) -> int:
         return count
     if count % feature.width:
         raise MalformedRecordError(
-            f"{feature.path} has {count} values, which is no multiple of the {feature.width} of "
+            f"{feature.path} has {count} values, which is not a multiple of the {feature.width} of "
             "one step"
         )
     count //= feature.width
     if not feature.per_step and (count > 1 or (count == 0 and feature.role != "text")):
-        raise MalformedRecordError(f"{feature.path} has {count} values for one episode")
+        raise MalformedRecordError(f"{feature.path} has {count} values, and an episode has one")
     return count

@@ -104,7 +104,7 @@ class FieldStatistics(_Plain):
     def _agree_in_width(self) -> FieldStatistics:
         widths = {len(column) for _, column in self if column}
         if len(widths) > 1:
-            raise wrong(f"its columns differ in number: {sorted(widths)}", "give as many of each")
+            raise wrong(f"its lists differ in length: {sorted(widths)}", "give as many in each")
         return self
 
     def cut(self, width: int) -> FieldStatistics:
@@ -292,9 +292,9 @@ def _map(
         if bounds[0] is None or bounds[1] is None:
             raise SpecError(
                 f"normalize.{field}.method: {method}, but the statistics of dataset "
-                f"{dataset!r} have no {'extremes' if method == 'min_max' else 'quantiles'}",
-                remedy="choose a method that they have numbers for, such as mean_std, or compute "
-                "them: autoloader stats SPEC -o FILE",
+                f"{dataset!r} have no {'min and max' if method == 'min_max' else 'quantiles'}",
+                remedy="choose another method, such as mean_std, or compute new statistics: "
+                "autoloader stats SPEC -o FILE",
             )
         low, high = np.asarray(bounds[0]), np.asarray(bounds[1])
         centre, unit = (low + high) / 2, (high - low) / 2

@@ -101,7 +101,7 @@ def read_weights(
         stat = os.stat(how.file)  # noqa: PTH116
         columns = _columns(how.file, stat.st_size, stat.st_mtime_ns)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        told = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"[:200]
+        told = getattr(error, "strerror", None) or str(error)[:200]
         raise SpecError(
             f"{field}.file: {how.file} cannot be read: {told}",
             remedy="name a Parquet or npz file of numbers; its path starts at the spec's folder",
@@ -155,7 +155,7 @@ def _columns(path: str, size: int, mtime_ns: int) -> Mapping[str, NDArray[Any]]:
         found = {name: values_of(table.column(name)) for name in names}
     numbers = {k: v for k, v in found.items() if v.ndim == 1 and v.dtype.kind in "fiu" and len(v)}
     if len({len(one) for one in numbers.values()}) != 1:
-        raise ValueError("it has no columns of numbers of one length")
+        raise ValueError("its columns of numbers are missing, or differ in length")
     return numbers
 
 
@@ -191,8 +191,8 @@ def _places(
                 return episode, step
     raise SpecError(
         f"{where} does not say which steps its rows are of",
-        remedy="write columns episode and step (or episode_index and frame_index; of LeRobot data "
-        "index will do)",
+        remedy="write columns episode and step (or episode_index and frame_index; for LeRobot "
+        "data, index is enough)",
     )
 
 

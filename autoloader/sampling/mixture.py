@@ -312,7 +312,7 @@ def shares_of(
         raise SpecError(
             f"every dataset of split {mixture.split!r} has weight 0: "
             f"{', '.join(mixture.names[:5])}",
-            remedy="give one of them a weight above 0",
+            remedy="give at least one dataset a weight above 0",
             path="datasets",
         )
     return tuple(weight / total for weight in own)

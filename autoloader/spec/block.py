@@ -42,7 +42,7 @@ adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 _DESCRIBED = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 """Name and words of a field, in the section ``Attributes``."""
-_KNOB = "this is a knob (threads, buffers), no part of a spec: AutoLoader(…, knobs={…}), or --set"
+_KNOB = "this is a knob, not a field of a spec: give it in AutoLoader(…, knobs={…}), or by --set"
 
 
 class Block(BaseModel):

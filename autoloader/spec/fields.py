@@ -155,7 +155,7 @@ def parse_columns(text: str, whole: str) -> tuple[int | None, int | None, int | 
         return (index, index + 1 if index != -1 else None, None)
     start, stop, step = (*numbers, None, None)[:3]
     if step is not None and step < 1:
-        raise wrong(f"{shown(whole)}: a step of {step} columns", "the step is at least 1")
+        raise wrong(f"{shown(whole)}: the step is {step}", "write a step of at least 1")
     return (start, stop, step)
 
 
@@ -190,7 +190,7 @@ def _parse_term(raw: Any) -> FieldTerm:
             if len(raw) > 1 or type(count) is not int or not 1 <= count <= _MOST_CONSTANTS:
                 raise wrong(
                     f"{shown(dict(raw))} is not allowed",
-                    f"write {{{key}: n}} alone, n 1 to {_MOST_CONSTANTS}",
+                    f"write {{{key}: N}}, with N from 1 to {_MOST_CONSTANTS}, and no other key",
                 )
             return FieldTerm(None, constants=count, value=value)
         if isinstance(raw.get("path"), str):
@@ -211,8 +211,8 @@ def parse_expression(raw: Any) -> FieldExpression:
     expression = FieldExpression(tuple(_parse_term(item) for item in items))
     if not expression.paths():
         raise wrong(
-            "constants only, no feature of the dataset",
-            "leave the field out: a field that is absent is zero and masked",
+            "there are only constants, and no feature of the dataset",
+            "leave the field out: it is then filled with zeros, and masked",
         )
     return expression
 
@@ -229,7 +229,7 @@ def _parse_choice(raw: Any, *words: str) -> tuple[tuple[str, ...], Mapping[str, 
         raise wrong(f"{shown(raw)} names no feature", remedy)
     _refuse_unknown(raw, ("path", "any_of", *words))
     if "any_of" in raw and "path" in raw:
-        raise wrong(f"{shown(dict(raw))} has path and any_of", "give one: path, or any_of")
+        raise wrong(f"{shown(dict(raw))} has path and any_of", "leave out one of the two")
     paths = raw.get("any_of", [raw.get("path")])
     named = isinstance(paths, (list, tuple)) and paths
     if not named or not all(isinstance(path, str) and path.strip("/ ") for path in paths):
@@ -254,8 +254,8 @@ def _parse_camera(raw: Any) -> AnyOf:
     if len(ops) != 1 or ops[0] not in _FLIPS:
         raise wrong(
             f"{shown(ops)} is not an op of a camera",
-            "allowed: [flip_channels], or [{flip_channels: public}] where only the public files "
-            "hold blue before red",
+            "write [flip_channels], or [{flip_channels: public}] if only the public files hold "
+            "blue before red",
         )
     flip: Literal["always", "public"] = "always" if ops[0] == "flip_channels" else "public"
     return AnyOf(paths, flip, present)
@@ -303,7 +303,7 @@ def _parse_language(raw: Any) -> AnyOf:
     paths, raw = _parse_choice(raw, "names", "several")
     several = raw.get("several", "")
     if "several" in raw and several not in ("first", "draw"):
-        raise wrong(f"several: {shown(several)} is not allowed", "allowed: first, draw")
+        raise wrong(f"several: {shown(several)} is not allowed", "write first or draw")
     return AnyOf(paths, names=_parse_names(raw), several=several)
 
 
@@ -400,8 +400,8 @@ def parse_ops(raw: Any) -> tuple[FieldOp, ...]:
         named = [op.name for op in found if op.name in alike]
         if len(named) > 1:
             raise wrong(
-                f"{' and then '.join(named)} in one term",
-                f"use {' or '.join(alike)} once in a term",
+                f"one feature has the ops {' and '.join(named)}",
+                f"use {' or '.join(alike)} once for a feature",
             )
     return found
 

@@ -114,7 +114,7 @@ _Size = Annotated[
 
 
 def _block_fits(limits: KnobLimits) -> tuple[int, str]:
-    rule = f"a queue holds at least one block ({limits.block_length} samples)"
+    rule = f"a queue must hold mixing.block_length = {limits.block_length} samples"
     return limits.block_length, rule
 
 
@@ -140,12 +140,12 @@ def _reads_fit(limits: KnobLimits) -> tuple[int, str]:
 
 def _processes_fit(limits: KnobLimits) -> tuple[int, str]:
     if limits.one_process:
-        return 1, "mixing.locality holds its blocks in one process"
+        return 1, "mixing.locality works with one decode process only"
     return limits.cpus, f"at most cpus = {limits.cpus} decode processes"
 
 
 def _helpers_help(limits: KnobLimits) -> tuple[int, str] | None:
-    rule = 'no other host helps: helpers="ray" is not given'
+    rule = 'it needs helpers="ray", which is not given'
     return None if limits.helpers is None else (limits.helpers, rule)
 
 
@@ -395,7 +395,7 @@ class Knobs(BaseModel):
         if unknown:
             raise KnobError(
                 f"there are knobs for dataset {unknown[0]!r}, which is not in the mixture",
-                remedy=f"remove them, or correct the name: {nearest(unknown[0], limits.shards)}",
+                remedy=f"remove them, or correct the name ({nearest(unknown[0], limits.shards)})",
             )
         moves = _Moves(self.flat())
         shards = limits.shards
@@ -420,7 +420,7 @@ class Knobs(BaseModel):
     def _limit_total_cycle(moves: _Moves, limits: KnobLimits) -> None:
         """Σ cycle_length over datasets ≤ 4×cpus + datasets: lower the largest until it holds."""
         budget = 4 * limits.cpus + len(limits.shards)
-        rule = f"Σ cycle_length over {len(limits.shards)} datasets is at most {budget}"
+        rule = f"the sum of cycle_length of {len(limits.shards)} datasets is at most {budget}"
         while True:
             used: dict[str, int] = {}
             total = 0
@@ -509,7 +509,7 @@ OTHER_WORDS = {
 def _not_allowed(key: object, value: object, why: str = "") -> KnobError:
     return KnobError(
         f"{key}: {shown(value)} is not allowed{why and ': ' + why}",
-        remedy="`autoloader plan -v SPEC` lists each knob with its range",
+        remedy="give a value within the range that `autoloader plan -v SPEC` shows for the knob",
     )
 
 

@@ -90,7 +90,7 @@ class GivesSpec(Block):
     @model_validator(mode="after")
     def _text_has_no_shape(self) -> GivesSpec:
         if self.dtype == "text" and self.shape:
-            raise wrong("dtype: text with a shape", "leave shape out: a sample has one text")
+            raise wrong("dtype: text takes no shape", "leave shape out: a sample has one text")
         return self
 
 
@@ -115,7 +115,7 @@ class BatchSpec(Block):
     def _call_and_gives_belong_together(self) -> BatchSpec:
         if (self.call is None) != (not self.gives):
             raise wrong(
-                "call without gives" if self.call else "gives without call",
+                "call needs gives" if self.call else "gives needs call",
                 "add what the function returns, such as gives: {input_ids: {dtype: int32, "
                 "shape: [32]}}"
                 if self.call
@@ -125,7 +125,7 @@ class BatchSpec(Block):
             if name in OWN_KEYS or not name.isidentifier():
                 raise wrong(
                     f"gives names {name!r}, which cannot be a key of the batch",
-                    "take a name that the batch does not hold already: letters, digits and _",
+                    "use letters, digits and _, and no name that a batch has already",
                 )
         return self
 
@@ -225,8 +225,7 @@ class MixingSpec(Block):
         }  # fmt: skip
         if self.unit == "batch" and (given := [name for name, on in others.items() if on]):
             raise wrong(
-                f"unit: batch does not go with {given[0]}, which says otherwise which samples come "
-                "together",
+                f"unit: batch does not go with {given[0]}: both say which samples come together",
                 f"leave out {given[0]}, or unit",
             )
         if self.strategy == "choose" and self.on_stall == "owe":
@@ -353,7 +352,7 @@ class FieldNormalizeSpec(Block):
     @model_validator(mode="after")
     def _has_bounds_to_clip_to(self) -> FieldNormalizeSpec:
         if self.clip is True and self.method == "mean_std":
-            raise wrong("clip: true with method: mean_std, which has no bounds", "leave clip out")
+            raise wrong("clip: true needs bounds, and method: mean_std has none", "leave clip out")
         return self
 
     @property
@@ -471,7 +470,7 @@ class NormalizeSpec(Block):
     @model_validator(mode="after")
     def _normalises_something(self) -> NormalizeSpec:
         if self.action is None and self.state is None:
-            raise wrong("neither action nor state", "name one, such as action: {method: q01_q99}")
+            raise wrong("it names neither action nor state", "add action: {method: q01_q99}")
         return self
 
 

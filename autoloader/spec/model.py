@@ -110,7 +110,7 @@ class CameraSpec(Block):
     def _depth_is_exact(self) -> CameraSpec:
         if self.depth and self.resize != "nearest":
             raise wrong(
-                f"depth: {self.depth} with resize: {self.resize}, which makes up distances",
+                f"depth: {self.depth} does not go with resize: {self.resize}, which invents depths",
                 "write resize: nearest, or leave resize out",
             )
         return self
@@ -238,25 +238,25 @@ class DatasetSpec(Block):
                 "give one: path (a TFDS version directory), or tfds (name:version) with data_dir",
             )
         if self.tfds is not None and self.data_dir is None:
-            raise wrong(f"tfds {self.tfds!r} without data_dir", "set data_dir here or in defaults")
+            raise wrong(f"tfds {self.tfds!r} needs data_dir", "set data_dir here or in defaults")
         if self.keep is not None and self.keep.language and self.language is None:
             raise wrong(
-                f"keep.language in dataset {self.name!r}, which has no field language",
+                f"dataset {self.name!r} has keep.language, but no field language",
                 "add language: FEATURE to the dataset, or leave keep.language out",
             )
         if self.sample_weight is not None and not (self.transform is None and self.steps.takes_all):
             raise wrong(
-                f"dataset {self.name!r} has sample_weight beside transform or steps, which give "
-                "steps other numbers",
-                "leave out sample_weight, or transform and steps (stride is allowed)",
+                f"dataset {self.name!r} has sample_weight, and transform or steps, which number "
+                "the steps anew",
+                "leave out sample_weight, or transform and steps (steps.stride is allowed)",
             )
         for field in ("action", "state"):
             terms = getattr(self, field).terms if getattr(self, field) is not None else ()
             for op in (op for term in terms for op in term.ops):
                 if op.name == "relabel" and not self.steps.drop_last:
                     raise wrong(
-                        f"{field} of dataset {self.name!r} has relabel, the way to the next step, "
-                        "and the last step has no next one",
+                        f"{field} of dataset {self.name!r} has relabel, which needs a next step, "
+                        "and the last step has none",
                         "add steps: {drop_last: 1}",
                     )
         return self
@@ -345,8 +345,8 @@ class PipelineSpec(Block):
                     for name, camera in own.items():
                         if cameras.setdefault(name, camera) != camera:
                             raise wrong(
-                                f"vision of dataset {one.get('name')!r} differs from another's",
-                                "give all of them one size and fit",
+                                f"vision of dataset {one.get('name')!r} is not that of the others",
+                                "give the same size and fit in vision of every dataset",
                             )
             datasets.append(one)
         if not cameras:
@@ -395,7 +395,7 @@ class PipelineSpec(Block):
                     + (other if moves or passes else "reader: stream"),
                     "set mixing.epoch to a number of samples"
                     if passes and not moves
-                    else "leave one of them out",
+                    else "leave out one of the two",
                 )
         if self.reader == "stream" and (self.mixing.chain or self.mixing.locality):
             raise wrong(
@@ -417,7 +417,7 @@ class PipelineSpec(Block):
                 raise wrong(
                     f"datasets[{one.name}].weight: {one.weight:g} changes nothing while the spec "
                     "has weights: natural, where shares follow the numbers of samples",
-                    "change its line weights to natural_scaled (weight × samples) or explicit "
+                    "set the spec's weights to natural_scaled (weight × samples) or explicit "
                     "(weight alone), or leave weight out",
                 )
         if isinstance(moves, CurriculumSpec):
@@ -441,7 +441,8 @@ class PipelineSpec(Block):
                 other = "sample.per_episode"
             if other or one.num_samples:
                 raise wrong(
-                    f"datasets[{one.name}].sample_weight.use: draw with {other or 'num_samples'}",
+                    f"datasets[{one.name}].sample_weight.use: draw does not go with "
+                    f"{other or 'num_samples'}",
                     f"leave out {other or 'num_samples'}, or set use: batch",
                 )
 
@@ -460,8 +461,8 @@ class PipelineSpec(Block):
                 )
         if self.augment and self.metadata != "full":
             raise wrong(
-                f"augment with metadata: {self.metadata}",
-                "set metadata: full; a sample's provenance seeds its augmentation",
+                f"augment needs metadata: full, and the spec has metadata: {self.metadata}",
+                "set metadata: full; the place of a sample seeds its augmentation",
             )
 
     def _check_shapes_agree(self) -> None:

@@ -370,7 +370,7 @@ def _measured(node: Any, known: dict[int, tuple[int, int] | None], depth: int) -
         raise _LimitError(f"{line}: {_TOO_DEEP}")
     if found[0] > MAX_VALUES:
         raise _LimitError(
-            f"{line}: the file has more than {MAX_VALUES} values, which is the most "
+            f"{line}: the file has more than {MAX_VALUES} values, the limit "
             "(what an alias repeats counts each time)"
         )
     return found

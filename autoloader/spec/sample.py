@@ -213,7 +213,7 @@ class SampleSpec(Block):
             default = type(self).model_fields[name].default
             if getattr(self.delta_timestamps, part) and getattr(self, name) != default:
                 raise wrong(
-                    f"{name} beside delta_timestamps.{part}, which says the same in seconds",
+                    f"{name} and delta_timestamps.{part} both say which steps a sample has",
                     f"leave out {name}, or delta_timestamps.{part}",
                 )
         return self
@@ -345,7 +345,7 @@ class MovingSpec(Block):
     @classmethod
     def _is_one_feature(cls, path: FieldExpression) -> FieldExpression:
         if len(path.terms) > 1 or path.terms[0].ops:
-            raise wrong("more than columns of one feature", "give one feature, such as action[:6]")
+            raise wrong("it takes columns of one feature", "give one feature, such as action[:6]")
         return path
 
     @field_validator("above")

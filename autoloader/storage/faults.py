@@ -59,7 +59,7 @@ class LimitError(OSError):
     """
 
     def __init__(self, why: str, path: str, variable: str) -> None:
-        super().__init__(errno.EFBIG, f"{why} ({variable} lifts the limit)", path)
+        super().__init__(errno.EFBIG, f"{why} (the limit {variable})", path)
         self.variable = variable
 
 
@@ -269,7 +269,7 @@ class Meter:
         limits, now_s = self._limits, self._clock.now_s()
         self.promised(self._bytes - _FRAMING_BYTES)
         if now_s - self._begun_s > limits.deadline_s:
-            words = f"it has not come within {limits.deadline_s:.0f} s"
+            words = f"it was not fetched within {limits.deadline_s:.0f} s"
             raise LimitError(words, self._path, VARIABLES["deadline_s"])
         passed_s = now_s - self._window_s
         if passed_s < limits.rate_over_s:
@@ -277,8 +277,8 @@ class Meter:
         rate = (self._traffic.total_bytes - self._window_bytes) / passed_s
         if rate < limits.bytes_per_s:
             words = (
-                f"the server gave {rate:.0f} bytes/s over {passed_s:.0f} s, and "
-                f"{limits.bytes_per_s} are the least"
+                f"the server gave {rate:.0f} bytes/s over {passed_s:.0f} s; the least is "
+                f"{limits.bytes_per_s}"
             )
             if self._most:
                 raise LimitError(words, self._path, VARIABLES["bytes_per_s"])

@@ -249,8 +249,8 @@ class Room:
         if not self._told_full:
             self._told_full = True
             logger.warning(
-                "%s: the disk floor of %s is reached, and no shard there may go: what else is "
-                "needed is fetched each time that it is read",
+                "%s: the disk floor of %s is reached, and all shards there are needed: others are "
+                "fetched each time that they are read",
                 self.folder,
                 format_bytes(self.floor_bytes),
             )

@@ -328,7 +328,7 @@ class Store:
             server.failed(failure, path, pause)
         why = "not wanted any more"
         if failure is not None:
-            why = f"it cannot be reached: {failure.strerror}, {tries} times"
+            why = f"it cannot be reached in {tries} tries: {failure.strerror}"
         raise faults.UnreachableError(errno.EHOSTUNREACH, why, path)
 
 

@@ -61,8 +61,8 @@ _AGAIN_S = 60.0
 _CLOCK_S = 5.0
 """What the clock may have been set by since a process began."""
 _REMEDY = (
-    "name a run that `autoloader report` lists, or a folder that holds records of runs "
-    "(AUTOLOADER_RUN_DIR is where runs write them)"
+    "name a run that `autoloader report` lists, or a folder to which a run wrote its record "
+    "(environment variable AUTOLOADER_RUN_DIR)"
 )
 
 
@@ -310,7 +310,7 @@ def files_of(run: Path) -> list[Path]:
     every = (Path(top, name) for top, _, names in os.walk(run) for name in names)
     found = by_age(one for one in every if one.suffix == ".jsonl" and one.name != "decisions.jsonl")
     if not found:
-        what = "holds no record of a run" if os.path.isdir(run) else "is not there"
+        what = "holds no record of a run" if os.path.isdir(run) else "does not exist"
         raise UsageError(f"{run} {what}", remedy=_REMEDY)
     return found
 

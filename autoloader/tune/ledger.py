@@ -439,17 +439,17 @@ def storage_errors(url: str, *, study: str = "") -> Iterator[None]:
             raise
         first_line = str(lost).splitlines()[0]
         what = f"cannot be used: {first_line}"
-        remedy = "name a storage that can be reached and written with --storage"
+        remedy = "give --storage the URL of a database that can be reached and written"
         if study:
             what = f"was lost in the middle of the study {study}: {first_line}"
             remedy = (
-                "no profile was written; what was measured is kept there: when it answers again, "
-                f"go on with --study {study}"
+                "no profile was written, and what was measured is kept there; when the storage "
+                f"answers again, go on with --study {study}"
             )
         raise UsageError(f"the study's storage {shown_url(url)} {what}", remedy=remedy) from error
     except ImportError as error:
         raise UsageError(
-            f"the study's storage {shown_url(url)} needs a driver that is not here: {error}",
+            f"the study's storage {shown_url(url)} needs a driver that is not installed: {error}",
             remedy="for PostgreSQL: pip install 'autoloader-rlds[postgresql]'",
         ) from error
 

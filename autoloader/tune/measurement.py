@@ -133,7 +133,7 @@ def measure(
     if warmup < 0 or batches < 1 or step_time_s < 0:
         raise UsageError(
             f"warmup={warmup}, batches={batches}, step_time={step_time_s} s cannot be measured",
-            remedy="warmup is 0 or more, batches at least 1, step time 0 or more",
+            remedy="give a warmup of 0 or more, at least 1 batch, and a step time of 0 or more",
         )
     with PeakSampler(HeadroomProbe()) as memory:
         began_s = now_s()

@@ -141,7 +141,7 @@ def start_error(first: TrialResult) -> AutoloaderError:
     """Why a study cannot begin, from what became of its start."""
     if first.outcome is Outcome.INFEASIBLE:
         return BudgetInfeasibleError(
-            f"the start itself does not keep the RAM floor: {first.reason}",
+            f"the knobs to start from break the RAM floor: {first.reason}",
             remedy="free memory, lower --ram-floor, or start from a smaller profile",
         )
     what = f"the start could not be measured: {first.reason}"

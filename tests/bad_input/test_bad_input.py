@@ -89,7 +89,13 @@ SPECS = [
     spec("arm.path", "mix.yaml", "dataset arm", "mix.yaml is a file", "directory", code=4),
     spec("arm.path", "empty", "dataset arm", "empty", "dataset_info.json", code=4),
     spec("arm.tfds", "arm:1.0.0", "datasets[arm]", "path and tfds", "give one"),
-    spec("arm.images", {"wrist": "action"}, "datasets[arm].images", "'wrist'", "known: primary"),
+    spec(
+        "arm.images",
+        {"wrist": "action"},
+        "datasets[arm].images",
+        "'wrist'",
+        "choose one of: primary",
+    ),
     spec(
         "arm.images",
         {"primary": "observation/imag"},
@@ -153,7 +159,7 @@ SPECS = [
     spec("batch.size", 0, "batch.size", "0 is", AT_LEAST_1),
     spec("batch.size", 2.5, "batch.size", "2.5", "an integer"),
     spec("batch.size", True, "batch.size", "True is", "a number"),
-    spec("batch.call", "my_lab:f", "batch", "call without gives", "what the function returns"),
+    spec("batch.call", "my_lab:f", "batch", "call needs gives", "what the function returns"),
     spec("metadata", "some", "metadata", "'some'", "'dataset_only'"),
     spec("reader", "fast", "reader", "'fast'", "'indexed'"),
     spec("schema_version", 2, "schema_version", "2 is", "be 1"),
@@ -171,7 +177,7 @@ SPECS = [
     spec("pad_to.action", 1, "pad_to.action", "1 is too small", "2 or more"),
     spec("augment", {"primary": {"blur": 1}}, "augment.primary", "'blur'", "brightness"),
     spec("augment", {"primary": {"hue": 0.6}}, "augment.primary", "0.6", "a strength such as 0.1"),
-    spec("augment", {"wrist": {"hue": 0.1}}, "augment", "'wrist'", "known: primary"),
+    spec("augment", {"wrist": {"hue": 0.1}}, "augment", "'wrist'", "choose one of: primary"),
     spec("errors.max_corrupt_ratio", 2, "errors.max_corrupt_ratio", "2 is", "at most 1"),
     spec("errors.dead_dataset", "ignore", "errors.dead_dataset", "'ignore'", "'drop'"),
     spec("validation.samples", 0, "validation.samples", "0 is", AT_LEAST_1),
@@ -181,7 +187,7 @@ SPECS = [
         {"from": {"arm": 1}, "to": {"hand": 1}, "over": 9},
         "weights",
         "'hand'",
-        "known: arm",
+        "choose one of: arm",
     ),
     spec("defaults", {"data_dri": "x"}, "defaults.data_dri", "'data_dri'", "'data_dir'"),
 ]
@@ -237,7 +243,7 @@ COMMANDS = [
     command("plan --spec mix.yaml --set ring_slots=many", "ring_slots", "'many'", "an integer"),
     command("plan --spec mix.yaml --set decode_thread=2", "'decode_thread'", "'decode_threads'"),
     command("plan --spec mix.yaml --set decode_threads", "--set", "'decode_threads'", "knob=value"),
-    command("plan --spec mix.yaml --set hand.cycle_length=2", "'hand'", "known: arm"),
+    command("plan --spec mix.yaml --set hand.cycle_length=2", "'hand'", "choose one of: arm"),
     command(
         "plan --spec mix.yaml --set cycle_length=2 --set num_parallel_calls=8",
         "num_parallel_calls=8 is more than cycle_length=2, the files that are open at a time",
@@ -248,7 +254,9 @@ COMMANDS = [
         "plan --spec mix.yaml --profile p.yaml", "p.yaml: schema_version", "add schema_version"
     ),
     command("plan --spec mix.yaml --profile no.yaml", "no.yaml", "No such file", "readable file"),
-    command("plan --spec mix.yaml --split tset", "datasets[arm].split", "'tset'", "known: train"),
+    command(
+        "plan --spec mix.yaml --split tset", "datasets[arm].split", "'tset'", "choose one of: train"
+    ),
     command("plan --spec mix.yaml --ranks 0", "--ranks", "'0'", AT_LEAST_1),
     command("plan --spec mix.yaml --ranks 3 --nodes 2", "--ranks 3 --nodes 2", "multiple"),
     command("plan --spec mix.yaml --ranks 100", "100 ranks", "20 samples", "fewer ranks"),
@@ -280,14 +288,14 @@ COMMANDS = [
     command("init data --mix magic", "--mix", "magic", "oxe_magic_soup"),
     command("init data --style octo --mix rtz", "--mix rtz", "--style octo", "'rtx'"),
     command("inspect empty", "empty", "dataset_info.json", code=4),
-    command("inspect data/robot/1.0.0 --split val", "--split", "val", "known: train"),
+    command("inspect data/robot/1.0.0 --split val", "--split", "val", "choose one of: train"),
     command("inspect data/robot/1.0.0 --episodes 0", "--episodes", "'0'", AT_LEAST_1),
     command("profile show nobody", "'nobody'", "local_dev"),
     command("profile diff local_dev nobody", "'nobody'", "local_dev"),
     command("profile diff no.yaml", "no.yaml", "No such file", "readable file"),
     command("top nobody --once", "'nobody'", "running: none", "start your run"),
     command("report nobody", "nobody", "keeps no run", "AUTOLOADER_RUN_DIR"),
-    command("fly", "'fly'", "known: ", "measure"),
+    command("fly", "'fly'", "choose one of: ", "measure"),
     command("plan data/robot/1.0.0", "not a spec file", "autoloader init data/robot/1.0.0 -o mix"),
     command("plan lab/arm", "lab/arm: No such file", "autoloader init lab/arm -o mix.yaml"),
     command("plan data", "data is a directory", "autoloader init data -o mix.yaml"),
@@ -432,7 +440,7 @@ CALLS: dict[str, Case] = {
     "a rank and a mesh": python(opened(rank=0, device_mesh=3), "rank=0", "device_mesh", "alone"),
     "output": python(opened(output="jax"), "output='jax'", "'torch' or 'numpy'"),
     "isolation": python(opened(isolation="fork"), "isolation='fork'", "'process' or 'thread'"),
-    "split": python(opened(split="tset"), "datasets[arm].split", "'tset'", "known: train"),
+    "split": python(opened(split="tset"), "datasets[arm].split", "'tset'", "choose one of: train"),
     "knob": python(opened(knobs={"ring_slot": 4}), "'ring_slot'", "'ring_slots'"),
     "knobs": python(opened(knobs=3), "knobs=3", "mapping"),
     "knob's value": python(opened(knobs={"ring_slots": "x"}), "ring_slots", "'x'", "integer"),
@@ -448,7 +456,7 @@ CALLS: dict[str, Case] = {
     "profile 3": python(opened(profile=3), "profile=3", "name or path"),
     "controller": python(opened(controller="yes"), "controller='yes'", "True or False"),
     "dataset": python(
-        lambda: PipelineSpec.from_yaml("mix.yaml").dataset("hand"), "'hand'", "known: arm"
+        lambda: PipelineSpec.from_yaml("mix.yaml").dataset("hand"), "'hand'", "choose one of: arm"
     ),
     "recipe": python(
         lambda: recipes.recipe("bridge_datset", "octo"), "'bridge_datset'", "'bridge_dataset'"
@@ -463,18 +471,18 @@ CALLS: dict[str, Case] = {
         damaged(lambda at: (at / "features.json").unlink()),
         "dataset arm",
         "features.json",
-        "restore",
+        "copy the file there",
         code=4,
     ),
     "cut metadata": python(
         damaged(lambda at: (at / "dataset_info.json").write_text("{")),
         "dataset arm",
         "dataset_info.json is broken",
-        "restore",
+        "copy the file again",
         code=4,
     ),
     "metadata without splits": python(
-        damaged(without_splits), "dataset arm", "lists no splits", "restore", code=4
+        damaged(without_splits), "dataset arm", "lists no splits", "copy the file again", code=4
     ),
     "empty shards": python(
         damaged(lambda at: [os.truncate(file, 0) for file in at.glob("*.tfrecord*")]),
@@ -493,7 +501,7 @@ CALLS: dict[str, Case] = {
         in_thread(lambda loader: loader.set_weights({"hand": 1})),
         "set_weights",
         "'hand'",
-        "known: arm",
+        "choose one of: arm",
     ),
     "weight": python(
         in_thread(lambda loader: loader.set_weights({"arm": -1})), "set_weights", "-1", "pass 0"

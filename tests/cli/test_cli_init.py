@@ -382,7 +382,10 @@ def test_a_recipe_that_does_not_fit_the_files_is_replaced_and_says_why(
     ("words", "told"),
     [
         (["--mix", "rtx"], "add --style octo or --style openvla"),
-        (["--mix", "oxe_magic_soup", "--style", "plain"], "known: octo, openvla, stage2-29"),
+        (
+            ["--mix", "oxe_magic_soup", "--style", "plain"],
+            "choose one of: octo, openvla, stage2-29",
+        ),
         (["--mix", "oxe_magic", "--style", "octo"], "did you mean 'oxe_magic_soup'?"),
         (["--style", "octopus"], "octo"),
     ],
@@ -566,10 +569,10 @@ def test_what_is_left_out_is_told_with_its_remedy(
     plain, notes = spec_of_init([str(tmp_path)], capsys)
     assert [one["name"] for one in plain["datasets"]] == ["pour_tea"]
     for words in (
-        "dataset old: .*old/1.0.0 has no features.json → restore the file, or write",
+        "dataset old: .*old/1.0.0 has no features.json → copy the file there, or write",
         "dataset packed: .*-of-00001 is gzip-compressed → unpack it",
         "dataset half: shard file .* is missing → finish the copy",
-        "dataset arm: .*info.json is broken: .* → restore the file",
+        "dataset arm: .*info.json is broken: .* → download or copy the file",
     ):
         assert re.search(words, notes)
     words = str(tmp_path / "packed")

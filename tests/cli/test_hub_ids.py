@@ -304,7 +304,7 @@ def test_what_the_hub_does_not_give_is_told_in_the_first_line_after_one_request(
     told = " ".join(capsys.readouterr().err.split())
     assert told.startswith(f"error: {name.removeprefix('hf://datasets/')}: no folder of this name")
     assert why in told
-    with pytest.raises(SourceError, match="no whole copy in the Hub's cache"):
+    with pytest.raises(SourceError, match="no complete copy in the Hub's cache"):
         AutoLoader(name, **HELD)
     assert len(hub.asked) == (0 if status is None else 2)
 

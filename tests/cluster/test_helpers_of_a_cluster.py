@@ -84,7 +84,7 @@ def test_batches_are_the_same_while_a_stranger_is_refused_and_helpers_and_the_he
 ) -> None:
     caplog.set_level(logging.WARNING, "autoloader")
     cluster.tell(f"add {other_numpy(tmp_path)}")
-    refused = f"is let go: it is not the same: numpy: {np.__version__} here, 0.0.1 there"
+    refused = f"is let go: its data or packages differ: numpy: {np.__version__} here, 0.0.1 there"
     common: dict[str, Any] = {"ram_floor": "200MB", "output": "numpy", "controller": False}
     helped = AutoLoader(spec, helpers=f"ray@{cluster.address}", knobs=KNOBS, **common)
     alone = AutoLoader(spec, isolation="thread", knobs={"reader": "indexed"}, **common)

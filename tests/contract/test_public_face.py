@@ -218,8 +218,8 @@ def test_every_public_error_is_in_the_tree_of_the_errors_module() -> None:
 
 @pytest.mark.parametrize(
     ("word", "known", "answer"),
-    [("wieght", ["weight", "name"], "did you mean 'weight'?"), ("zzz", ["b", "a"], "known: a, b"),
-     ("x", [], "nothing is allowed here")],
+    [("wieght", ["weight", "name"], "did you mean 'weight'?"),
+     ("zzz", ["b", "a"], "choose one of: a, b"), ("x", [], "nothing is allowed here")],
 )  # fmt: skip
 def test_a_wrong_word_is_answered_with_the_nearest_or_all_known(
     word: str, known: list[str], answer: str

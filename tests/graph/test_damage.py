@@ -44,8 +44,8 @@ def cut(written: Written, shard: int, size: int) -> None:
 
 
 FILE_DAMAGE: dict[str, tuple[Breaker, list[int], str]] = {
-    "payload": (lambda w, s: w.break_payload(s, 1), [1], "checksum of the payload"),
-    "length": (lambda w, s: w.break_length(s, 1), [1, 2, 3], "checksum of the length"),
+    "payload": (lambda w, s: w.break_payload(s, 1), [1], "its checksum is wrong"),
+    "length": (lambda w, s: w.break_length(s, 1), [1, 2, 3], "checksum of its length"),
     "truncated": (lambda w, s: w.truncate(s, 1), [1, 2, 3], "truncated"),
     "short": (lambda w, s: cut(w, s, w.offsets[s][2]), [2, 3], "ends before"),
     "empty": (lambda w, s: cut(w, s, 0), [0, 1, 2, 3], "ends before"),

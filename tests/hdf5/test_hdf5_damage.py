@@ -96,10 +96,10 @@ REFUSED: dict[Callable[[h5py.File], None], str] = {
     never_written: "never written",
     a_chunk_missing: "2 chunks were never written",
     other_filter: r"filter scaleoffset \(6\)",
-    vast_chunks: "its chunks have .*, and the most is",
+    vast_chunks: "its chunks have .*, and the limit is",
     vast_pictures: "are supported",
-    many_chunks: "chunks, and the most is",
-    few_rows: "has 7 rows, and the episode 8 steps",
+    many_chunks: "chunks, and the limit is",
+    few_rows: "has 7 rows, and the episode has 8 steps",
     scattered: "lie far apart in the file",
 }
 
@@ -192,7 +192,7 @@ def test_gzip_is_undone_and_refused_as_by_zlib(hurt: str) -> None:
 
     found = outcome(lambda: codec.unpacked(memoryview(data), 0, len(data), 0))
     if hurt == "shorter":
-        assert found == "a chunk has 284 bytes, not 384"
+        assert found == "a chunk unpacks to 284 bytes instead of 384"
     else:
         assert found == outcome(lambda: inflated_by_zlib(data, math.prod(codec.chunk) + 4))
 
@@ -259,7 +259,7 @@ def test_an_episode_of_other_lengths_is_left_out(tmp_path: Path, one_child: None
         records = {int(place[3]) for batch in loader for place in batch["provenance"]}
         told = " ".join(map(str, loader.quarantined()))
     assert records == {0}
-    assert "demo_1/actions has 7 rows, and the episode 6 steps" in told
+    assert "demo_1/actions has 7 rows, and the episode has 6 steps" in told
     assert "the file has no data/demo_2/obs/agentview_image" in told
 
 
@@ -291,7 +291,7 @@ def test_a_damaged_heap_is_named(tmp_path: Path, place: str) -> None:
     at = whole.index(b"GCOL") if place == "heap" else table + 4
     path.write_bytes(whole[:at] + b"\xff\xff\xff\xff" + whole[at + 4 :])
     directory = open_source(tmp_path, dataset="arms")
-    with pytest.raises(AutoloaderError, match="rows lie at byte"):
+    with pytest.raises(AutoloaderError, match="no rows at byte"):
         directory.check_first(directory.splits["train"], [TOP], [])
 
 

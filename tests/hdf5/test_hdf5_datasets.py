@@ -114,7 +114,7 @@ def test_numbers_that_the_first_episode_s_type_cannot_hold_cost_the_episode(tmp_
     directory: Any = open_source(tmp_path, dataset="d")
     stored = directory.stored(str(tmp_path / "d.hdf5"), slice(None), None, {})
     assert next(stored)().steps == 5
-    with pytest.raises(UnreadableError, match="actions holds numbers that are not whole"):
+    with pytest.raises(UnreadableError, match=r"actions holds .*, and its type, int64, cannot"):
         next(stored)()
 
 
@@ -122,14 +122,14 @@ def test_numbers_that_the_first_episode_s_type_cannot_hold_cost_the_episode(tmp_
 def test_numbers_beyond_64_bits_are_refused_where_integers_are_declared(number: Any) -> None:
     whole = np.asarray([1, 2**62], type(number))
     assert fitting(whole, np.int64, "action").tolist() == [1, 2**62]
-    with pytest.raises(UnreadableError, match="take more than 64 bits"):
+    with pytest.raises(UnreadableError, match="its type, int64, cannot"):
         fitting(np.asarray([1, number], type(number)), np.int64, "action")
 
 
 @pytest.mark.parametrize("number", [1e39, -1e300])
 def test_numbers_beyond_float32_are_refused_and_infinite_ones_kept(number: float) -> None:
     assert fitting(np.asarray([-np.inf, 3e38]), np.float32, "action").tolist()[0] == -np.inf
-    with pytest.raises(UnreadableError, match="beyond the largest of float32"):
+    with pytest.raises(UnreadableError, match="its type, float32, cannot"):
         fitting(np.asarray([1, number]), np.float32, "action")
 
 
@@ -282,7 +282,7 @@ def test_depth_is_that_of_h5py_to_the_bit(
         ("rotate: 90", "rotate"),
         ("chanel_order: bgr", "chanel_order"),
         ("like: robomimik", "robomimik"),
-        ("files: no/*.h5", "has no file no/"),
+        ("files: no/*.h5", "has no file named no/"),
     ],
 )
 def test_a_wrong_declaration_is_refused_by_its_field(tmp_path: Path, line: str, why: str) -> None:

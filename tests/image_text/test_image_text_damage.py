@@ -71,7 +71,7 @@ def bad_records(folder: Path) -> dict[str, tuple[Any, str]]:
         "a number": ("17", "not a JSON object"),
         "no text": ({"image": "good.png"}, "it has no text"),
         "a video": (record(9, []) | {"video": "x.mp4"}, "videos"),
-        "a role": ({"conversations": [{"from": "cat", "value": "x"}]}, "the role 'cat'"),
+        "a role": ({"conversations": [{"from": "cat", "value": "x"}]}, "unknown role: 'cat'"),
         "no value": ({"conversations": [{"from": "human"}]}, "no text"),
         "a turn": ({"conversations": ["x"]}, "not a JSON object"),
         "marks": (record(9, ["good.png"] * 2) | {"image": "good.png"}, "2 times, but it"),
@@ -129,7 +129,7 @@ def test_a_row_whose_picture_lies_elsewhere_is_left_out_by_name(tmp_path: Path) 
         seen = {place[3] for batch in loader for place in batch["provenance"].tolist()}
         (bad,) = loader.quarantined()
     assert (bad.record, seen) == (1, {0, 2, 3, 4})
-    assert "it is only a path" in bad.reason
+    assert "only its path is stored" in bad.reason
 
 
 @pytest.mark.parametrize("nothing", [None, b""])
@@ -226,7 +226,7 @@ def textless(path: Path) -> Path:
     [
         ("a.json", broken_list, "broken from byte"),
         ("b.json", second_list, "more text after the end"),
-        ("a.tar", junk, "no tar"),
+        ("a.tar", junk, "not a tar"),
         ("b.tar", lambda path: cut(write_tar(path, [1] * 9)), "cut off|damaged"),
         ("c.tar", lying_tar, "cut off|damaged"),
         ("a.parquet", junk, "not a Parquet"),

@@ -68,7 +68,7 @@ def test_the_document_names_every_damaged_record(
         {
             "path": str(written.files[0]),
             "record": 1,
-            "reason": "the checksum of the payload is wrong",
+            "reason": "the record is damaged: its checksum is wrong",
         }
     ]
 

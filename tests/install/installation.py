@@ -115,7 +115,7 @@ def check(found: dict[str, Any], there: Collection[str] = ()) -> None:
             assert told == "works", (use, told)
         else:
             assert told.partition(":")[0] in ("MissingExtraError", "RefusedError"), (use, told)
-            assert f"this needs `pip install 'autoloader-rlds[{extra}]'`" in told, (use, told)
+            assert f"run `pip install 'autoloader-rlds[{extra}]'`" in told, (use, told)
     if "torch" not in there:
         assert 'or use output="numpy"' in found["tried"]["torch"]
 

@@ -264,13 +264,13 @@ def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(writte
     for call in (layouts.octo, layouts.openvla):
         wrong(call, without(batch, ["provenance"]), {}, "place in its episode")
         wrong(call, batch, {}, "1 states and 2 frames")
-        with pytest.raises(UsageError, match="for batches of 2 frames and no goal"):
+        with pytest.raises(UsageError, match="do not fit 2 frames and no goal"):
             call(batch, frame_offsets=[-4, -2, 0])
     with pytest.raises(UsageError, match="1 chunks of actions and 2 frames"):
         layouts.octo({**batch, "state": batch["state"][..., :0]})
     wrong(layouts.openpi, batch, {}, "openpi takes one of each")
     one, _ = batches(written)
-    with pytest.raises(UsageError, match="one frame a sample"):
+    with pytest.raises(UsageError, match="samples have one frame"):
         layouts.octo(one, goal=True)
     with pytest.raises(UsageError, match="no camera scene"):
         layouts.openpi(one, cameras={"base_0_rgb": "scene"})

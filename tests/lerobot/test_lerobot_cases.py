@@ -196,7 +196,7 @@ def test_episodes_that_are_left_out_are_not_held_against_the_dataset(
         samples_of(spec_of(root, **strict))
     whole = [0, 1, 2, 4, 5, 9]
     assert "(6, 7, 8)" in it.value.what
-    assert f"episodes: {whole} in its block" in it.value.remedy
+    assert f"(episodes: {whole})" in it.value.remedy
     ranges = tmp_path / "ranges.json"
     ranges.write_text(json.dumps({str(one): [[0, 6]] for one in whole}))
     key = "{episode_metadata/episode_index}"

@@ -108,7 +108,7 @@ def test_verify_without_tensorflow_compares_lerobots_frames_and_says_what_it_lef
     assert (answer["samples"], answer["not_compared"]) == ({"arm": 8}, ["rlds"])
     assert (answer["frames"], answer["differences"]) == (8 * 2 * 2, [])
     assert answer["numbers"] > 0
-    assert "rlds: not compared: this needs `pip install 'autoloader-rlds[stream]'`" in told.err
+    assert "rlds: not compared: run `pip install 'autoloader-rlds[stream]'`" in told.err
     for resize in ("bilinear", "area", "lanczos3", "pillow_bilinear"):
         ways = [
             f"cameras.{name}={{size: [40, 48], resize: {resize}}}" for name in document["cameras"]
@@ -122,7 +122,7 @@ def test_verify_without_tensorflow_compares_lerobots_frames_and_says_what_it_lef
     assert json.loads(told.out)["frames"] == 0
     frames = ", ".join(f"frames of {name}" for name in document["cameras"])
     assert told.err.count("autoloader-rlds[stream]") == 1
-    assert f"{frames}: not compared: this needs" in told.err
+    assert f"{frames}: not compared: run" in told.err
     document["datasets"], document["cameras"] = [plain | {"fps": 10}], {"top": {"size": [64, 96]}}
     alone.write_text(yaml.safe_dump(document))
     assert main(["verify", str(alone), *words]) == 2

@@ -129,7 +129,7 @@ def test_offsets_in_seconds_are_those_in_frames(root: Path) -> None:
         ({"dataset": {"fps": 12}}, ("fps: 12", "and 10 in the LeRobot dataset")),
         (
             {"sample": {"frame_offsets": [1], "delta_timestamps": {"frames": [0]}}},
-            ("frame_offsets beside delta_timestamps.frames",),
+            ("frame_offsets and delta_timestamps.frames",),
         ),
     ],
 )

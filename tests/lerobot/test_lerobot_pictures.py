@@ -56,7 +56,7 @@ def picture_at(table: PictureTable, file: bytes, row: int) -> PackedPicture:
 
 
 def test_pages_of_version_2_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableError, match="pages are of version 2"):
+    with pytest.raises(UnreadableError, match="pages of version 2"):
         table_of(tmp_path, data_page_version="2.0")
 
 

@@ -205,10 +205,10 @@ def test_a_child_whose_descriptors_it_closes_ends_and_says_why(
 @pytest.mark.parametrize(
     ("batch", "said"),
     [
-        ({"gives": {}}, "without gives"),
-        ({"call": None}, "without call"),
+        ({"gives": {}}, "call needs gives"),
+        ({"call": None}, "gives needs call"),
         ({"gives": {"action": {"dtype": "int32"}}}, "gives names 'action'"),
-        ({"gives": {"x": {"dtype": "text", "shape": [3]}}}, "text with a shape"),
+        ({"gives": {"x": {"dtype": "text", "shape": [3]}}}, "text takes no shape"),
         ({"call": "no function"}, "is not a module:function"),
         ({"gives": {"x": {"dtype": "int8"}}}, r"batch\.gives\.x\.dtype: 'int8'"),
     ],
@@ -286,5 +286,5 @@ def test_a_module_that_is_changed_meanwhile_never_mixes_its_batches_with_those_o
         else:
             again = stack.enter_context(opened(spec))
             rest = (batch["x"].tolist() for batch in again)
-        with pytest.raises(PipelineError, match=r"module of edited_\w+:f was changed since"):
+        with pytest.raises(PipelineError, match=r"code of edited_\w+:f was changed after"):
             assert 22 not in itertools.chain.from_iterable(rest)

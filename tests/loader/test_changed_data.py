@@ -71,7 +71,7 @@ def test_a_pipeline_that_begins_anew_refuses_other_data_of_as_many_samples(
             loader.suspend()
         else:
             loader.set_weights({"robot": 1.0})
-        with pytest.raises(SourceError, match="its files hold other data than when the loader"):
+        with pytest.raises(SourceError, match="its files were changed after the loader"):
             assert all(state == red < 10 for state, red in rows)
 
 

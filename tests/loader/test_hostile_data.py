@@ -64,7 +64,7 @@ def of_steps(document: Any) -> Any:
     [
         ({"action": [1.0] * 3 * STEPS}, "action has 6"),
         ({"action": [1.0] * STEPS}, "action has 2"),
-        ({"observation/state": [1.0] * 5 * STEPS}, "no multiple of the 3"),
+        ({"observation/state": [1.0] * 5 * STEPS}, "not a multiple of the 3"),
     ],
 )
 def test_a_dataset_all_of_whose_features_are_of_another_width_is_a_source_error(
@@ -129,7 +129,7 @@ def test_file_names_that_lead_elsewhere_or_are_none_are_refused(
         written.path / "dataset_info.json",
         lambda info: info["splits"][0].update(filepathTemplate=template),
     )
-    with pytest.raises(SourceError, match="split 'train' names files that cannot be"):
+    with pytest.raises(SourceError, match="filepathTemplate of split 'train' is not a file name"):
         resolve(spec_of(written))
 
 
@@ -163,10 +163,10 @@ def encoded(kind: str, picture: np.ndarray) -> bytes:
         (GOOD[1][:-40], "the JPEG of .* bytes is cut off"),
         (GOOD[1][:30], "the JPEG of 30 bytes is cut off"),
         (GOOD[1][:200] + bytes(range(250)) + GOOD[1][-90:], "the JPEG of .* bytes is damaged"),
-        (png(7, 1)[:-30], "no JPEG, PNG"),
+        (png(7, 1)[:-30], "not a JPEG or PNG"),
         (b"", "0 bytes"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\xff\xff\xff\0\xff\xff\xff", "pixels, and at most"),
-        (encoded(".tiff", np.zeros((12, 16, 3), np.float32)), "no JPEG, PNG"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\xff\xff\xff\0\xff\xff\xff", "pixels; the limit is"),
+        (encoded(".tiff", np.zeros((12, 16, 3), np.float32)), "not a JPEG or PNG"),
     ],
     ids=["cut", "header", "garbage", "png cut", "empty", "png bomb", "float tiff"],
 )

@@ -73,7 +73,7 @@ def test_a_state_that_goes_on_with_other_shares_says_from_where_and_what_was_sav
     capped = mixture([a, b], [1, 1], sample={"per_episode": 1})
     _, state = run(capped, 3)
     run(capped.model_copy(update={"weights": "natural_scaled"}), 1, state)
-    assert "the state goes on from position 9 as this spec says" in caplog.text
+    assert "from sample 9 of the run on, the order is that of this spec" in caplog.text
     assert "datasets.a.share: saved 0.5, here 0.55" in caplog.text
 
 
@@ -132,7 +132,7 @@ def test_a_resume_says_which_values_are_others_from_here_on(
     assert "other values" not in caplog.text
     other = mixture([a, b], [1, 1], normalize={"action": {"method": "min_max"}})
     run(other, 1, state)
-    assert "the run that saved the state had another normalize" in caplog.text
+    assert "the run that saved the state: it had another normalize" in caplog.text
     for key, value in (("fps", 5), ("keep", {"match": {"language_instruction": "^e"}})):
         caplog.clear()
         document = mixture([a, b], [1, 1]).model_dump(mode="json")
@@ -156,4 +156,4 @@ def test_a_resume_says_that_the_files_hold_something_else_but_not_that_they_are_
     run(mixture([copy], [1]), 1, state)
     assert "other values" not in caplog.text
     run(mixture([other], [1]), 1, state)
-    assert "the run that saved the state had another content of datasets[r]" in caplog.text
+    assert "the run that saved the state: it had another content of datasets[r]" in caplog.text

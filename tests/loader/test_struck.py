@@ -117,7 +117,7 @@ def test_a_handler_may_close_the_loader_whose_batch_is_awaited(spec: PipelineSpe
     before = signal.signal(signal.SIGALRM, close)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(PipelineError, match="closed while a batch was awaited"):
+        with pytest.raises(PipelineError, match="closed while training waited"):
             next(iter(found))
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -207,7 +207,7 @@ def broken(folder: Path, frame: bytes) -> Written:
     [
         (bytes(cv2.imencode(".png", np.zeros((12, 16), np.uint8))[1]), "1 channel of 8 bits"),
         (bytes(cv2.imencode(".png", np.zeros((12, 16, 3), np.uint16))[1]), "3 channels of 16 bits"),
-        (b"no picture", "no JPEG, PNG"),
+        (b"no picture", "not a JPEG or PNG"),
         (b"", "0 bytes"),
     ],
 )

@@ -271,7 +271,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"call": "lab_hooks:same", "framework": "torch"}, "transform.framework", "numpy"),
     ({"call": "lab_hooks:fails"}, "transform", "KeyError: 'depth'"),
     ({"call": "lab_hooks:ragged"}, "transform", "differ in their number of steps"),
-    ({"call": "lab_hooks:returns_list"}, "transform", "list, not an episode"),
+    ({"call": "lab_hooks:returns_list"}, "transform", "list, not a dict"),
     ({"call": "lab_hooks:bad_valid"}, "transform", "'valid' is float32"),
 ]
 

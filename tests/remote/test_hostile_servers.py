@@ -193,7 +193,7 @@ BEHAVIOURS: list[tuple[Callable[[Handler], object], str]] = [
     (short, "cut off|broken"),
     (no_number, "no sense|broken"),
     (in_circles, "again and again"),
-    (to_a_local_file, "no web address"),
+    (to_a_local_file, "not a web address"),
     (a_page, "broken|record|changed"),
 ]
 

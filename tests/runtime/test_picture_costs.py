@@ -91,7 +91,7 @@ def test_a_picture_for_which_there_is_no_memory_waits_and_is_then_refused_by_nam
     room = costs.DecodeRoom(lambda: 100 * MIB)
     for _ in range(2):
         with (
-            pytest.raises(costs.CostlyPictureError, match=r"0\.56 GiB .* 100\.0 MiB can"),
+            pytest.raises(costs.CostlyPictureError, match=r"0\.56 GiB .* only 100\.0 MiB are"),
             room.taken(575 * MIB),
         ):
             pass

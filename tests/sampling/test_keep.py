@@ -111,7 +111,7 @@ def ranges_in(folder: Path, document: Any, key: str) -> dict[str, Any]:
 
 
 def test_a_rule_that_leaves_nothing_is_named_with_what_it_takes(written: Written) -> None:
-    with pytest.raises(SourceError, match=r"keep\.match\.episode_metadata/file_path takes 36"):
+    with pytest.raises(SourceError, match=r"keep\.match\.episode_metadata/file_path removes 36"):
         count_mixture(keeping(written, {"match": {PATH: "nowhere"}}))
 
 

@@ -271,7 +271,7 @@ def test_files_that_cannot_serve_are_refused(folder: Path, tmp_path: Path) -> No
     refused(tmp_path / "pipe.npz", SpecError, "named pipe")
     refused(tmp_path / "pipe.parquet", SpecError, "named pipe")
     refused(tmp_path / "text.parquet", SpecError, "cannot be read")
-    refused(tmp_path / "odd.npz", SpecError, "one length")
+    refused(tmp_path / "odd.npz", SpecError, "differ in length")
     refused(tmp_path / "bare.npz", SpecError, "does not say which steps")
     refused(tmp_path / "twice.npz", SourceError, "row 1 .*has a weight already")
     refused(folder / "w.npz", SpecError, "no column 'v'", key="v")

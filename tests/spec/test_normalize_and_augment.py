@@ -25,21 +25,21 @@ def action(**how: Any) -> dict[str, Any]:
 
 
 WRONG = [
-    ({"normalize": {}}, "normalize", "neither action nor state", "name one"),
-    ({"normalize": {"statistics": "s.json"}}, "normalize", "neither", "name one"),
+    ({"normalize": {}}, "normalize", "neither action nor state", "add action"),
+    ({"normalize": {"statistics": "s.json"}}, "normalize", "neither", "add action"),
     ({"normalize": {"actoin": {}}}, "normalize", "'actoin'", "did you mean 'action'?"),
     ({"normalize": {"action": {}}}, "normalize.action.method", "missing", "add"),
     (action(method="zscore"), "normalize.action.method", "'zscore'", "'mean_std'"),
-    (action(method="mean_std", clip=True), "normalize.action", "no bounds", "leave clip out"),
+    (action(method="mean_std", clip=True), "normalize.action", "needs bounds", "leave clip out"),
     (action(dims=":-1"), "normalize.action.dims", "':-1'", '"[:-1]"'),
     (action(dims="[]"), "normalize.action.dims", "selects no columns", "write"),
     (action(dims=[]), "normalize.action.dims", "[]", "write"),
     (action(dims=[True]), "normalize.action.dims", "[True]", "write"),
     (action(clip="maybe"), "normalize.action.clip", "'maybe'", "true or false"),
     (action(dimensions=[0]), "normalize.action", "'dimensions'", "dims, "),
-    ({"augment": {"wrist": {"hue": 0.1}}}, "augment", "camera 'wrist'", "known: primary"),
+    ({"augment": {"wrist": {"hue": 0.1}}}, "augment", "camera 'wrist'", "choose one of: primary"),
     ({"augment": {"primary": {}}}, "augment.primary", "no operation", "write"),
-    ({"augment": {"primary": {"blur": 1}}}, "augment.primary", "'blur'", "known:"),
+    ({"augment": {"primary": {"blur": 1}}}, "augment.primary", "'blur'", "choose one of:"),
     ({"augment": {"primary": {"hue": 0.6}}}, "augment.primary", "0.6", "[-0.5, 0.5]"),
     ({"augment": {"primary": {"brightness": -0.1}}}, "augment.primary", "-0.1", "smaller"),
     ({"augment": {"primary": {"brightness": 10**400}}}, "augment.primary", "1000", "smaller"),
@@ -49,10 +49,10 @@ WRONG = [
     (crop(scale=[0, 1]), "augment.primary", "scale: [0, 1]", "within [1e-06, 1]"),
     (crop(scale=[0.5, 1.5]), "augment.primary", "[0.5, 1.5]", "within [1e-06, 1]"),
     (crop(ratio=[0, 1]), "augment.primary", "ratio", "within [1e-06, inf]"),
-    (crop(area=0.9), "augment.primary", "'area'", "known: ratio, scale"),
+    (crop(area=0.9), "augment.primary", "'area'", "choose one of: ratio, scale"),
     (
         {"augment": {"primary": {"hue": 0.1}}, "metadata": "none"},
-        "", "augment with metadata: none", "metadata: full",
+        "", "has metadata: none", "metadata: full",
     ),
 ]  # fmt: skip
 

@@ -256,12 +256,12 @@ def test_cache_files_configs_and_names_of_groups_are_read(
 @pytest.mark.parametrize(
     ("document", "method", "words"),
     [
-        ({"norm_stats": {"actions": {**PI, "mean": [1.0]}}}, "mean_std", "differ in number"),
+        ({"norm_stats": {"actions": {**PI, "mean": [1.0]}}}, "mean_std", "differ in length"),
         ({"norm_stats": {"actions": PI}}, "q01_q99", "of dataset 'robot' have no quantiles"),
-        ({"norm_stats": {"actions": PI}}, "min_max", "of dataset 'robot' have no extremes"),
+        ({"norm_stats": {"actions": PI}}, "min_max", "of dataset 'robot' have no min and max"),
         ({"robot": {"action": NUMBERS}}, "q01_q99", "method: q01_q99.*no quantiles"),
-        ({"robot": {"action": {**NUMBERS, "mask": [True]}}}, "mean_std", "differ in number"),
-        ({"robot": {"action": {**NUMBERS, "q01": [1.0]}}}, "mean_std", "differ in number"),
+        ({"robot": {"action": {**NUMBERS, "mask": [True]}}}, "mean_std", "differ in length"),
+        ({"robot": {"action": {**NUMBERS, "q01": [1.0]}}}, "mean_std", "differ in length"),
         ({"other": {"action": NUMBERS}}, "mean_std", "none for action of dataset 'robot'"),
     ],
 )  # fmt: skip
@@ -280,7 +280,7 @@ def test_what_a_file_lacks_is_told_with_a_remedy(
     ("arguments", "words"),
     [
         (("--format", "octoo"), "--format octoo: no such layout"),
-        (("--format", "openpi", "--out", "x.json"), "openpi has a file for each of robot, second"),
+        (("--format", "openpi", "--out", "x.json"), "openpi needs one for each of robot, second"),
     ],
 )
 def test_a_layout_that_cannot_be_written_is_refused(

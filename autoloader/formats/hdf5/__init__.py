@@ -96,8 +96,8 @@ class Hdf5Directory(episodes.StoredFormat):
         paths = sorted(map(os.path.normpath, names), key=natural)
         if not paths:
             raise SourceError(
-                f"dataset {dataset}: {path} has no file {pattern}",
-                remedy=f"give the folder with the HDF5 files, or write their pattern (files:) in "
+                f"dataset {dataset}: {path} has no file named {pattern}",
+                remedy=f"give the folder with the HDF5 files, or write files: PATTERN in "
                 f"{SCHEMA_FILE}",
                 dataset=dataset,
             )
@@ -204,7 +204,7 @@ class Hdf5Directory(episodes.StoredFormat):
             raise SourceError(
                 f"dataset {self.dataset}: {path}: {group}{': ' if group else ''}{error.what}",
                 remedy=error.remedy
-                or "write the file again, move it away, or name another feature in images",
+                or "write the file again, move it out of the folder, or leave this camera out",
                 dataset=self.dataset,
             ) from error
         return True
@@ -267,7 +267,7 @@ def _refuse_broken(scans: Mapping[str, Mapping[str, Any]], schema: Schema, *, da
     faults = {path: one["fault"] for path, one in scans.items() if one["fault"]}
     if faults and (schema.episodes or len(faults) == len(scans)):
         path, why = next(iter(faults.items()))
-        remedy = "fetch the file again, or remove it"
+        remedy = "download or copy the file again, or remove it"
         if scans[path]["foreign"]:
             remedy = (
                 f"declare its layout in {SCHEMA_FILE} (docs/tutorials/hdf5.md), or remove the file"
@@ -345,7 +345,7 @@ def _array(file: Any, group: str, name: str, steps: int) -> Any:
     shape = getattr(array, "shape", None)
     if not shape or shape[0] != steps:
         has = f"{shape[0]} rows" if shape else "no rows"
-        raise UnreadableError(f"{whole} has {has}, and the episode {steps} steps")
+        raise UnreadableError(f"{whole} has {has}, and the episode has {steps} steps")
     return array
 
 
@@ -353,9 +353,9 @@ def _numbers(array: Any, name: str, feature: Feature) -> Any:
     """A feature's values of an episode, flat. Raises UnreadableError."""
     refuse(array)
     if array.shape[1:] != feature.shape or array.dtype.kind not in "fiub":
-        raise UnreadableError(f"{name} has shape {array.shape[1:]}, not {feature.shape}")
+        raise UnreadableError(f"a step of {name} has shape {array.shape[1:]}, not {feature.shape}")
     if array.nbytes > MOST_NUMBER_BYTES:
-        raise UnreadableError(f"{name} says that it has {array.nbytes:,} bytes")
+        raise UnreadableError(f"{name} claims {array.nbytes:,} bytes, which is too many")
     dtype = np.float32 if "float" in feature.dtype else np.int64
     return episodes.fitting(array[()], dtype, name).reshape(-1)
 

@@ -118,7 +118,7 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
     filters = _filters(array)
     if math.prod(chunk) > MOST_CHUNK_BYTES:
         raise UnreadableError(
-            f"its chunks have {format_bytes(math.prod(chunk))}, and the most is "
+            f"its chunks have {format_bytes(math.prod(chunk))}, and the limit is "
             f"{format_bytes(MOST_CHUNK_BYTES)}",
             _REPACK,
         )
@@ -155,7 +155,7 @@ def _in_bytes(array: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
 def refuse(array: Any) -> None:
     """Refuse a dataset whose values lie outside its file. Raises UnreadableError."""
     if array.is_virtual:
-        raise UnreadableError("it is a virtual dataset of other files", _COPY)
+        raise UnreadableError("it is a virtual dataset: its values lie in other files", _COPY)
     if array.external:
         raise UnreadableError("its values lie in other files", _COPY)
 
@@ -174,7 +174,7 @@ def _chunks(array: Any, chunk: tuple[int, ...], grid: list[int], size: int) -> I
     """[P, 3] place, size and filter mask of every chunk, in the order of the grid."""
     count = math.prod(grid)
     if count > MOST_CHUNKS:
-        raise UnreadableError(f"it has {count} chunks, and the most is {MOST_CHUNKS}", _REPACK)
+        raise UnreadableError(f"it has {count} chunks, and the limit is {MOST_CHUNKS}", _REPACK)
     table = np.full((count, 3), -1, np.int64)
     steps = [math.prod(grid[axis + 1 :]) for axis in range(len(grid))]
 
@@ -188,13 +188,13 @@ def _chunks(array: Any, chunk: tuple[int, ...], grid: list[int], size: int) -> I
     _within(int(table[:, 0].min()), 0, size)
     _within(int((table[:, 0] + table[:, 1]).max()), 0, size)
     if table[:, 1].max() > 2 * math.prod(chunk) + _SLACK_BYTES:
-        raise UnreadableError("a chunk says that it is larger packed than unpacked")
+        raise UnreadableError("it is damaged: a chunk is larger compressed than unpacked")
     return table
 
 
 def _within(offset: int, nbytes: int, size: int) -> None:
     if not 0 <= offset <= offset + nbytes <= size:
-        raise UnreadableError(f"its pictures end at {offset + nbytes:,}, and the file at {size:,}")
+        raise UnreadableError(f"its pictures end at byte {offset + nbytes:,}, the file at {size:,}")
 
 
 def _in_heaps(array: Any, path: str, codec: ArrayCodec) -> ArrayFrames:
@@ -210,7 +210,7 @@ def _in_heaps(array: Any, path: str, codec: ArrayCodec) -> ArrayFrames:
         else:
             if _filters(array):
                 raise UnreadableError(
-                    "rows of varying length are not read through a filter", _REPACK
+                    "compressed rows of varying length are not supported", _REPACK
                 )
             chunk = tuple(map(int, array.chunks))
             table = _chunks(array, chunk, [-(-rows // chunk[0])], size)
@@ -238,9 +238,7 @@ def _heap(file: int, address: int, size: int) -> dict[int, tuple[int, int]]:
     header = os.pread(file, _HEAP_HEADER, address) if 0 < address < size else b""
     nbytes = int.from_bytes(header[8:], "little")
     if header[:4] != _HEAP_MAGIC or not _HEAP_HEADER < nbytes <= size - address:
-        raise UnreadableError(
-            f"the file is damaged: rows lie at byte {address:,}, where it has none"
-        )
+        raise UnreadableError(f"the file is damaged: there are no rows at byte {address:,}")
     found: dict[int, tuple[int, int]] = {}
     at = address + _HEAP_HEADER
     while at + _HEAP_HEADER <= address + nbytes:
@@ -250,7 +248,7 @@ def _heap(file: int, address: int, size: int) -> dict[int, tuple[int, int]]:
             break
         at += _HEAP_HEADER
         if number in found or at + length > address + nbytes:
-            raise UnreadableError(f"the heap at {address:,} is damaged")
+            raise UnreadableError(f"the file is damaged: so are the rows at byte {address:,}")
         found[number] = at, length
         at += -(-length // 8) * 8
     return found

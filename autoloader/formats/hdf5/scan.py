@@ -199,7 +199,7 @@ def _steps(episode: Any, schema: Schema) -> int:
             raise unfollowed(path, kind)
         steps = episode[path].shape[0]
     if not 0 < int(steps) < 2**31:
-        raise ValueError(f"its length is {steps}")
+        raise ValueError(f"it has {steps} steps")
     return int(steps)
 
 

@@ -117,7 +117,7 @@ class ImageTextDirectory(DatasetFormat):
         if not record_files(text):
             raise SourceError(
                 f"dataset {dataset}: {text} has no file of records ({', '.join(RECORDS)})",
-                remedy="name such a file, or the folder that holds files of one kind",
+                remedy="give the path of such a file, or of the folder that holds them",
                 dataset=dataset,
             )
         return text
@@ -131,7 +131,7 @@ class ImageTextDirectory(DatasetFormat):
             raise SourceError(
                 f"dataset {dataset}: {path} holds records in files of several kinds: "
                 f"{', '.join(sorted(kinds))}",
-                remedy="name one file, or have a folder for each kind",
+                remedy="give the path of one file, or move each kind into its own folder",
                 dataset=dataset,
             )
         splits: dict[str, list[ShardSlice]] = {}
@@ -209,7 +209,7 @@ class ImageTextDirectory(DatasetFormat):
         except UnreadableError as error:
             raise SourceError(
                 f"dataset {self.dataset}: {path}: {error}",
-                remedy="restore or mend the file, or take it out",
+                remedy="repair the file, or move it out of the folder",
                 dataset=self.dataset,
             ) from error
         if self.identity(path, wanted) != source:
@@ -370,7 +370,7 @@ def _look_within(file: int, places: Sequence[tuple[int, ...]]) -> None:
     for begin, size in places:
         if size > MOST_PICTURE_BYTES:
             raise UnreadableError(
-                f"a picture has {size:,} bytes, and the most is {MOST_PICTURE_BYTES:,}"
+                f"a picture has {size:,} bytes; the limit is {MOST_PICTURE_BYTES:,}"
             )
         with naming("a picture"):
             check_picture(partial(_within, file, begin, size))
@@ -388,9 +388,7 @@ def _packed_places(
         return []
     with naming("its picture"):
         if table.size[row] <= 0:
-            raise UnreadableError(
-                "it is only a path; write the picture's bytes into the Parquet file"
-            )
+            raise UnreadableError("only its path is stored; write its bytes into the Parquet file")
         (picture,) = table.pictures(data, slice(row, row + 1))
         found = picture.picture()
         check_picture(lambda n, at: bytes(found[at : at + n]))
@@ -426,7 +424,7 @@ def _count(path: str, dataset: str) -> list[Any]:
         told = files.told_stand_in(path) or str(error)
         raise SourceError(
             f"dataset {dataset}: {path}: {told}",
-            remedy="restore or mend the file, or take it out of the folder",
+            remedy="repair the file, or move it out of the folder",
             dataset=dataset,
         ) from error
 

@@ -122,7 +122,9 @@ def _turns(raw: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             pairs = [(turn.get("from", turn.get("role")), turn.get("value", turn.get("content")))]
         for role, text in pairs:
             if not isinstance(text, str) or not isinstance(role, str) or role not in _ROLES:
-                raise UnreadableError(f"a turn of {key} has the role {role!r:.40}, or no text")
+                raise UnreadableError(
+                    f"a turn of {key} has no text, or an unknown role: {role!r:.40}"
+                )
             yield _ROLES[role], text
 
 
@@ -229,13 +231,13 @@ def _in_tar(path: str) -> Iterator[Found]:
         try:
             tar = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115
         except (tarfile.TarError, EOFError) as error:
-            raise UnreadableError(f"it is no tar file: {error}"[:160]) from error
+            raise UnreadableError(f"it is not a tar file: {error}"[:160]) from error
         known, members = "", dict[str, tuple[int, int]]()
         while True:
             try:
                 member = tar.next()
             except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
-                raise UnreadableError(f"its member is damaged: {error}"[:160]) from error
+                raise UnreadableError(f"a file in it is damaged: {error}"[:160]) from error
             tar.__dict__["members"] = []  # it would keep them all
             if member is None:  # tarfile ends at a damaged header, too
                 rest = os.pread(file.fileno(), _TAR_BLOCK, tar.offset)
@@ -300,7 +302,7 @@ def texts_at(path: str, places: NDArray[np.int64], ends: NDArray[np.int64]) -> l
                     size = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape").size
                 except tarfile.TarError as error:
                     raise UnreadableError(
-                        "a file in it is not where it was when it was indexed"
+                        "its files do not lie where they did when it was indexed"
                     ) from error
                 end = place + min(size, MOST_BYTES)
             text = os.pread(file, end - place, place)

@@ -480,8 +480,8 @@ class EpisodesOfFile:
         """
         if camera not in one.videos:
             raise UnreadableError(
-                f"{camera}: the list of episodes does not say where in which video file "
-                f"episode {one.index} is"
+                f"{camera}: the metadata (meta/episodes) does not say in which part of which video "
+                f"file episode {one.index} is"
             )
         path = one.videos[camera][0]
         name = f"{camera}, {'/'.join(path.split('/')[-2:])}"
@@ -505,7 +505,7 @@ def _check_drift(table: PacketTable, frames: slice, fps: float) -> None:
         number = frames.start + worst
         raise UnreadableError(
             f"frame {number} is at {table.shown_s[number]:.3f} s, but at {fps:g} frames a second "
-            f"it should be at {number / fps:.3f} s; timestamps: ignore takes frames by their number"
+            f"it should be at {number / fps:.3f} s; timestamps: ignore takes frames by number"
         )
 
 
@@ -684,22 +684,22 @@ class EpisodeRows:
             name = "/".join(one.path.split("/")[-2:])
             rows_there = f"{len(own)} rows" if len(own) else "no row"
             raise UnreadableError(
-                f"{name} has {rows_there} of episode {one.index}, which has {one.length} frames in "
-                "it by the list of episodes: look at its length and its file there"
+                f"{name} has {rows_there} of episode {one.index}, but the metadata (meta/episodes) "
+                f"lists {one.length}"
             )
         first = int(own[0])
         rows = slice(first, first + one.length)
         steps = np.arange(one.length)
         in_order = self._frame is None or np.array_equal(self._frame[rows], steps)
         if own[-1] != first + one.length - 1 or not in_order:
-            raise UnreadableError(f"the rows of episode {one.index} are not its frames in order")
+            raise UnreadableError(f"the rows of episode {one.index} are not in frame_index order")
         if self._time_s is not None and self._timestamps != "ignore":
             self._check_times(self._time_s[rows] * self._known.fps, one)
         for key, (_, bad) in self._numbers.items():
             if bad[rows].any():
                 raise UnreadableError(
-                    f"{key}: row {int(np.argmax(bad[rows]))} of episode {one.index} has not as "
-                    "many numbers as the metadata says, or one that the declared type cannot hold"
+                    f"{key}: row {int(np.argmax(bad[rows]))} of episode {one.index} does not fit "
+                    "the dtype and shape in meta/info.json"
                 )
         for feature, column in self._of_tasks.items():
             lost = set(column[rows].tolist()) - set(self._tasks)
@@ -728,9 +728,9 @@ class EpisodeRows:
             return
         worst = int(np.argmax(np.abs(off)))
         raise UnreadableError(
-            f"row {worst} of episode {one.index} has the time {frames[worst] / fps:.3f} s; at "
-            f"{fps:g} frames a second it is {worst / fps:.3f} s; write timestamp = frame_index / "
-            "fps, or set timestamps: ignore, which takes frames by the numbers of the rows"
+            f"row {worst} of episode {one.index} has timestamp {frames[worst] / fps:.3f} s, but at "
+            f"{fps:g} frames a second it should be {worst / fps:.3f} s; write frame_index / "
+            "fps, or set timestamps: ignore to take frames by row number"
         )
 
     def _texts(self, key: str, rows: slice) -> list[bytes]:

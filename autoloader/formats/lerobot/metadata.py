@@ -236,14 +236,14 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     if version not in VERSIONS:
         raise SourceError(
             f"dataset {dataset}: {root} is a LeRobot dataset of version {version[:20]}, which is "
-            "not read",
+            "not supported",
             remedy=f"convert it with lerobot to one of: {', '.join(VERSIONS)}",
             dataset=dataset,
         )
     if info.get("storage_format") == "lance":
         raise SourceError(
             f"dataset {dataset}: {root} holds Lance tables (storage_format in {INFO_FILE}), "
-            "which are not read",
+            "which are not supported",
             remedy="give the dataset of Parquet files that it was converted from; or read it with "
             "lerobot[lancedb], and write its frames again with LeRobotDataset.create",
             dataset=dataset,
@@ -251,7 +251,7 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
     fps = info.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
         why = f"fps is {fps!r:.40}, not a number above 0"
-        raise broken(file, why, dataset=dataset, remedy="write the frames a second as a number")
+        raise broken(file, why, dataset=dataset, remedy="set fps to a number, such as 30")
     if not isinstance(info.get("features"), Mapping):
         raise broken(file, "it lists no features", dataset=dataset)
     return info
@@ -352,8 +352,8 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
             f"its codebase_version is {told}, and {source}, the list of episodes in that version, "
             "is missing",
             dataset=dataset,
-            remedy="restore the list, or the info.json that belongs to these files; or convert the "
-            "dataset with lerobot",
+            remedy=f"copy {source.name} there, or the info.json that belongs to these files; or "
+            "convert the dataset with lerobot",
         )
     paths = _Paths(root, info, cameras, dataset=dataset)
     with _readable(source, dataset):
@@ -419,7 +419,7 @@ def read_tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int
         raise SourceError(
             f"dataset {dataset}: {file.parent} has no {file.name}, which holds the texts of "
             "the tasks",
-            remedy=f"restore {file.name}, or convert the dataset again with lerobot; to train "
+            remedy=f"copy {file.name} there, or convert the dataset again with lerobot; to train "
             "without texts, remove language from the dataset in the spec",
             dataset=dataset,
         ) from error
@@ -438,7 +438,7 @@ def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
     # Writers keep the text as the index of a data frame, whose column has no name of its own.
     others = [name for name in table.column_names if name != "task_index"]
     if len(others) == len(table.column_names) or not others:
-        raise ValueError(f"its columns are {', '.join(table.column_names)[:80]}")
+        raise ValueError(f"no task_index and text, but {', '.join(table.column_names)[:80]}")
     texts = "task" if "task" in others else others[0]
     columns = (table.column(name).to_pylist() for name in ("task_index", texts))
     return zip(*columns, strict=True)
@@ -520,7 +520,7 @@ class _Paths:
                     f"its {name} has the field {{{other}}}; in {info['codebase_version']} a path "
                     f"has {names}",
                     dataset=self._dataset,
-                    remedy=f"write {name} as the files are named, or restore the file",
+                    remedy=f"correct {name} so that it fits the names of the files",
                 )
 
         def filled(match: re.Match[str]) -> str:
@@ -596,10 +596,10 @@ def _damage(listed: _Columns, told: Mapping[str, Ints], rows: Ints) -> dict[int,
     length, begin, end = told["length"], *(_whole(listed, name) for name in _ROWS)
     found = {}
     for row in np.flatnonzero((begin >= 0) & (end >= 0) & (end - begin != length)).tolist():
-        found[row] = f"it has {length[row]} frames, and rows {begin[row]} to {end[row] - 1}"
+        found[row] = f"length is {length[row]}, but its rows are {begin[row]} to {end[row] - 1}"
     for name in reversed(list(told)):
         for row in np.flatnonzero(told[name] < 0).tolist():
-            found[row] = f"its {name} is no whole number from 0 on"
+            found[row] = f"{name} is not a whole number of at least 0"
     return {one: f"row {rows[one]} of the list of episodes: {why}" for one, why in found.items()}
 
 

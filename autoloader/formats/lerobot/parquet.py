@@ -181,7 +181,7 @@ def read_pictures(path: str, feature: str, rows: int, most: int | None = None) -
     except (pyarrow.ArrowException, ValueError, OverflowError, MemoryError) as error:
         raise UnreadableError(" ".join(str(error).split())[:160]) from error
     if not enough <= first <= rows:
-        raise UnreadableError(f"{feature} has {first} values, and the file {rows} rows")
+        raise UnreadableError(f"{feature} has {first} values, and the file has {rows} rows")
     if len(codecs) > 1:
         raise UnreadableError(f"{feature} is compressed in several ways: {sorted(codecs)}")
     offset, length, *within = found
@@ -248,7 +248,7 @@ def _pages(source: BinaryIO, column: str) -> Iterator[tuple[_Values, Ints]]:
     except OSError as error:  # pyarrow's word for damaged bytes
         raise UnreadableError(" ".join(str(error).split())[:160]) from error
     if described.physical_type != "BYTE_ARRAY" or described.max_repetition_level:
-        raise UnreadableError(f"{column} holds no byte strings")
+        raise UnreadableError(f"{column} holds no pictures (byte strings)")
     file_bytes = os.fstat(source.fileno()).st_size
     end = max(0, file_bytes - _FOOTER.size)
     size, _ = _FOOTER.unpack(os.pread(source.fileno(), _FOOTER.size, end))
@@ -282,7 +282,7 @@ class _Chunk:
         self._at = min(chunk[9], chunk.get(11) or chunk[9])
         self._stop = self._at + chunk[7]
         if self._at < 4 or chunk[7] < 0 or self._stop > file_bytes:
-            raise UnreadableError("a column lies behind the end of the file")
+            raise UnreadableError("the file is damaged: a column lies behind its end")
 
     def __iter__(self) -> Iterator[tuple[_Values, Ints]]:
         """See ``_pages``."""
@@ -293,13 +293,13 @@ class _Chunk:
             kind, unpacked, packed = header[1], header[2], header[3]
             body, at = at + size, at + size + packed
             if packed < 0 or unpacked < 0 or at > self._stop:
-                raise UnreadableError("a page lies behind the end of its column")
+                raise UnreadableError("the file is damaged: a page lies behind its column")
             if kind == _DICTIONARY:
                 data = self._unpacked(body, packed, unpacked)
                 dictionary = _values(body, self._codec, *data, 0, header[7][1])
             elif kind == _DATA_V2:
                 raise UnreadableError(
-                    'its pages are of version 2: write it with data_page_version="1.0"'
+                    'it has pages of version 2; write it again with data_page_version="1.0"'
                 )
             elif kind == _DATA:
                 page = self._page(header, body, packed, unpacked, dictionary)
@@ -313,7 +313,7 @@ class _Chunk:
         told, first = header[5], 0
         count, encoding = told[1], told[2]
         if not 0 < count <= self._values:
-            raise UnreadableError(f"a page claims {count} values")
+            raise UnreadableError(f"the file is damaged: a page claims {count} values")
         raw, data = self._unpacked(body, packed, unpacked)
         if self._level:  # levels are packed with the values
             first = 4 + int.from_bytes(data[:4], "little")
@@ -329,10 +329,10 @@ class _Chunk:
             raise UnreadableError(f"its strings have an unsupported encoding: {encoding}")
         if present:
             if first >= len(data) or data[first] > 32:
-                raise UnreadableError("a page does not say how wide its dictionary numbers are")
+                raise UnreadableError("the file is damaged: a page does not fit its encoding")
             number[there] = _runs(data[first + 1 :], data[first], present)
             if int(number.max()) >= len(dictionary.start):
-                raise UnreadableError("a page names a value that its dictionary lacks")
+                raise UnreadableError("the file is damaged: a page names a value that is missing")
         return dictionary, number
 
     def _header(self, at: int) -> tuple[dict[int, Any], int]:
@@ -341,7 +341,7 @@ class _Chunk:
             reader = _Thrift(os.pread(self._descriptor, min(size, self._stop - at), at))
             with contextlib.suppress(IndexError):
                 return reader.struct(), reader.at
-        raise UnreadableError("the header of a page is damaged")
+        raise UnreadableError("the file is damaged: the header of a page is wrong")
 
     def _unpacked(self, offset: int, packed: int, unpacked: int) -> tuple[bytes, bytes]:
         """(bytes of a stretch of the file, the same unpacked)."""
@@ -349,27 +349,27 @@ class _Chunk:
 
         data = os.pread(self._descriptor, packed, offset)
         if len(data) < packed:
-            raise UnreadableError("a page is cut off")
+            raise UnreadableError("the file is damaged: a page is cut off")
         if self._codec == PLAIN:
             return data, data
         if not 0 <= unpacked <= min(_MOST_UNPACKED_BYTES, _LARGEST_RATIO * packed + 2**20):
-            raise UnreadableError(f"a page of {packed} bytes claims {unpacked} unpacked")
+            raise UnreadableError(f"the file is damaged: {packed} bytes claim to be {unpacked}")
         try:
             return data, pyarrow.decompress(data, unpacked, self._codec, asbytes=True)
         except OSError as error:  # pyarrow's word for damaged bytes
-            raise UnreadableError(f"a page cannot be unpacked: {error}"[:160]) from error
+            raise UnreadableError(f"the file is damaged: {error}"[:160]) from error
 
 
 def _values(offset: int, codec: str, packed: bytes, data: bytes, at: int, count: int) -> _Values:
     """The ``count`` values from ``at`` on in unpacked bytes, each behind its length."""
     if not 0 <= count <= len(data) // 4:
-        raise UnreadableError(f"a page of {len(data)} bytes claims {count} values")
+        raise UnreadableError(f"the file is damaged: {len(data)} bytes claim {count} values")
     start, size = np.empty(count, np.int64), np.empty(count, np.int64)
     for k in range(count):
         start[k], size[k] = at + 4, int.from_bytes(data[at : at + 4], "little")
         at = int(start[k] + size[k])
         if at > len(data):
-            raise UnreadableError("a value lies behind the end of its page")
+            raise UnreadableError("the file is damaged: a value lies behind its page")
     return _Values(offset, codec, packed, data, start, size)
 
 
@@ -408,7 +408,7 @@ def _pieces(packed: bytes, whole: int) -> tuple[list[int], int]:
     except (IndexError, StopIteration):
         at, done = -1, -1
     if done != whole or at != len(packed):
-        raise UnreadableError("the snappy data of a page is damaged")
+        raise UnreadableError("the file is damaged: a page is not valid snappy data")
     if not alone:
         return [begin, at], max(1, whole)
     return places if places[-1] == at else [*places, at], PIECE_BYTES
@@ -434,7 +434,7 @@ def _runs(data: bytes, width: int, count: int) -> Ints:
             found[done : done + some] = int.from_bytes(data[at : at + size], "little")
         at += size
         if some <= 0:
-            raise UnreadableError("a run of a page is empty")
+            raise UnreadableError("the file is damaged: a page does not fit its encoding")
         done += some
     return found
 

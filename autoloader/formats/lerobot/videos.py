@@ -93,7 +93,7 @@ def place(spans: Spans, frames: int, *, followed: bool = False, by_row: bool = F
     named = f"episode {index[0]}"
     if len(index) > 1:
         named = f"its {len(index)} episodes, {index[0]} to {index[-1]},"
-    why = f"it has {frames} frames, and {named} {total}"
+    why = f"it has {frames} frames, and {named} should have {total}"
     if by_row or total > frames or (np.diff(spans.start) <= 0).any():
         clashes = _clashes(spans)
         return Placement({}, {one: clashes.get(one, why) for one in index})

@@ -407,8 +407,8 @@ class AutoLoaderDataModule(LightningDataModule):
         version, place = state_dict["schema_version"], state_dict["train"]
         if version != _STATE_VERSION:
             raise UsageError(
-                f"the data module's state has schema_version {version!r}, this one reads "
-                f"{_STATE_VERSION}",
+                f"the data module's state has schema_version {version!r}, and this version of "
+                f"autoloader reads {_STATE_VERSION}",
                 remedy="resume with the version of autoloader that wrote the checkpoint",
             )
         if place is not None:

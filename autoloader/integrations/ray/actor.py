@@ -140,6 +140,5 @@ class Helper:
             raise BudgetInfeasibleError(
                 f"{socket.gethostname()} has {format_bytes(free)} of free memory, below the floor "
                 f"{format_bytes(floor)}",
-                remedy="free memory there, or start Ray there with a smaller --num-cpus: fewer "
-                "helpers take less",
+                remedy="free memory on that host, or start Ray there with a smaller --num-cpus",
             )

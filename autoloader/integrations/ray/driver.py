@@ -1,4 +1,4 @@
-"""The process that asks helpers: Ray's driver, beside the loader's child.
+"""The process that talks to Ray: Ray's driver, beside the loader's child.
 
 Theory of operation. The main thread heeds what the child says, one thread looks at the cluster's
 nodes, and each helper has a thread that keeps it busy. An answer stays in the object store of this
@@ -308,7 +308,7 @@ class Driver:
             kind, what, remedy = found["failed"]
             raise _UnfitError(f"{kind}: {what}{remedy and ' → ' + remedy}", for_good=False)
         if differs := differences(self._start.identity, found["identity"]):
-            raise _UnfitError(f"it is not the same: {'; '.join(differs)}")
+            raise _UnfitError(f"its data or packages differ: {'; '.join(differs)}")
         with self._changed:
             helper.present = not helper.over
             self._tell()
@@ -356,8 +356,8 @@ class Driver:
         self._send(messages.HelperCompared(0, not differs))
         if differs:
             raise _UnfitError(
-                f"a batch that it filled is not the one that is filled here: {differs}. "
-                "Files there are other than here, or an image library decodes otherwise"
+                f"its batch differs from the same batch of this host: {differs}. Its files, or "
+                "its image libraries, are other ones"
             )
 
     def _let_go(

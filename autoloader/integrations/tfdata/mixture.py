@@ -82,7 +82,7 @@ def as_dataset(
     """
     if passes is not None and passes < 1:
         raise UsageError(
-            f"passes={passes} is not allowed", remedy="give 1 or more, or leave it out"
+            f"passes={passes} is not allowed", remedy="give 1 or more, or leave passes out"
         )
     spec = spec_of(spec)
     if seed is not None:
@@ -90,7 +90,7 @@ def as_dataset(
     mixture = resolve(spec, split)
     if field := next(_unsupported(mixture), ""):
         raise UnsupportedError(
-            f"{field}: as_dataset, TensorFlow's graph, does not support it",
+            f"{field}: as_dataset does not support this",
             remedy="remove it from the spec, or use AutoLoader",
         )
     statistics = None if spec.normalize is None else statistics_of(spec, split)

@@ -341,7 +341,7 @@ class StreamReader:
             yield item
         yield from self._missing(got)
         if got.pass_ < start.pass_ + PASSES - 1:
-            raise self._failed(reason or "its files hold no record any more")
+            raise self._failed(reason or "its files hold no records any more")
 
     def _walk(self, place: Place, payload: bytes) -> SampleBlock | EmptyEpisode:
         """Samples of one record, on any thread."""
@@ -396,7 +396,7 @@ class StreamReader:
         name = self._dataset.name
         return SourceError(
             f"dataset {name!r} cannot be read from {self._dataset.directory.path}: {reason}",
-            remedy="check that its files are whole and readable, or remove it from the spec",
+            remedy="check that its files are whole and readable, or remove the dataset",
             dataset=name,
         )
 

@@ -229,7 +229,7 @@ class PlannedSource(SampleSource):
 
     def stalled(self, waited_s: float) -> Sequence[int]:
         """See ``SampleSource.stalled``."""
-        logger.warning("the files have given nothing for %.0f s", waited_s)
+        logger.warning("no data has come from the files for %.0f s", waited_s)
         return ()
 
     def activity(self, own: Sequence[Counts]) -> Counts:

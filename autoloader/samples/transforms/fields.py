@@ -140,7 +140,7 @@ def numeric_field(
         if beyond or not taken:
             raise SpecError(
                 f"{field}: {term.text()!r} {'goes beyond' if taken else 'takes no column of'} "
-                f"{term.path!r}, which has {width}",
+                f"{term.path!r}, which has {width} columns",
                 remedy=f"take columns within [0:{width}]",
             )
         widths.append(_width_after(term, taken, field))
@@ -157,7 +157,7 @@ def _width_after(term: FieldTerm, taken: int, field: str) -> int:
                 f"{field}: {op.name} of {term.text()!r}: it takes {wanted} columns, and is given "
                 f"{width}",
                 remedy=f"take the {wanted} columns of the rotation alone, such as "
-                f"{term.path}[3:{3 + wanted}], and name the others beside it",
+                f"{term.path}[3:{3 + wanted}], and list the other columns beside it",
             )
         width = given
     return width
@@ -215,7 +215,7 @@ def check_camera(feature: Feature, *, field: str, features: Mapping[str, Feature
     if feature.kind != "image" or not feature.per_step:
         images = sorted(name for name, one in features.items() if one.kind == "image")
         remedy = f"name an image feature of the dataset: {', '.join(images[:8])}"
-        remedy = remedy if images else "the dataset has no images"
+        remedy = remedy if images else "leave images out: the dataset has no image features"
         raise unfit(feature, field, "is not an image of the steps", remedy)
     channels = feature.shape[-1] if feature.shape else None
     remedy = "name a uint8 image with 3 channels (or 1); "
@@ -223,7 +223,7 @@ def check_camera(feature: Feature, *, field: str, features: Mapping[str, Feature
         remedy += "if its files have them, correct the shape that the metadata gives"
         raise unfit(feature, field, f"has pictures of {channels} channels", remedy)
     if feature.dtype != "uint8":
-        remedy += "or give the camera of depth frames depth: uint16 (or float32) in cameras"
+        remedy += "or, for depth, give this camera depth: uint16 (or float32) in cameras"
         raise unfit(
             feature, field, "is a depth or float image, and the camera is one of colours", remedy
         )

@@ -287,7 +287,7 @@ def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
     except OSError as error:
         raise SpecError(
             f"{field}: {path}: {error.strerror or error}",
-            remedy="give the path of a readable JSON file; it starts at the spec's folder",
+            remedy="give the path of a readable JSON file, from the spec's folder on",
         ) from error
     except ValidationError as error:
         what, remedy, _ = complaint(error, {})
@@ -494,10 +494,10 @@ def too_many_bad(
     if bad <= max(1, int(ratio * records)):
         return None
     which = which and f" ({which})"
-    keep = whole and f"keep the whole ones with episodes: [{whole}] in its block, "
+    keep = whole and f"list the good ones in the spec (episodes: [{whole}]), "
     return SourceError(
         f"dataset {dataset!r}: {bad} of the {records} episodes in this split are bad{which}, more "
-        f"than errors.max_corrupt_ratio={ratio}; the last is {last}",
+        f"than errors.max_corrupt_ratio={ratio} allows; the last: {last}",
         remedy=f"{keep}repair the dataset, remove it from the spec, or raise "
         "errors.max_corrupt_ratio",
         dataset=dataset,

@@ -152,7 +152,7 @@ def agreed_steps(counts: Iterable[tuple[str, int]]) -> int:
                 f"{path} has {count}"
             )
     if steps < 0:
-        raise MalformedRecordError("it has none of the per-step features")
+        raise MalformedRecordError("it has none of the features of the steps")
     return steps
 
 
@@ -176,7 +176,9 @@ def _rows(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[Any] |
         if -1 not in shape:
             return rows.reshape(-1, *shape)
     except ValueError as error:
-        raise MalformedRecordError(f"{feature.path} holds {len(rows)} values") from error
+        raise MalformedRecordError(
+            f"{feature.path} has {len(rows)} values: no whole steps"
+        ) from error
     return None
 
 
@@ -205,7 +207,7 @@ def _ragged_rows(
     if feature.shape[0] is not None:
         if any(len(part) != feature.shape[0] for part in parts):
             raise MalformedRecordError(
-                f"a step of {feature.path} has not {feature.shape[0]} values"
+                f"a step of {feature.path} does not have {feature.shape[0]} values"
             )
         return np.asarray(parts).reshape(-1, *feature.shape)
     listed = np.empty(len(parts), dtype=object)
@@ -230,7 +232,7 @@ def _unpacked(payload: Any, value: FeatureValue, feature: Feature) -> NDArray[An
                 packed = zlib.decompressobj().decompress(packed, nbytes + 1)
             except zlib.error as error:
                 raise MalformedRecordError(
-                    f"{feature.path} is not packed by zlib: {error}"
+                    f"{feature.path} is not valid zlib data: {error}"
                 ) from error
         if len(packed) != nbytes:
             told = f"has {len(packed)} bytes instead of {nbytes}"
@@ -281,7 +283,9 @@ def read_values(
             found = _numbers(payload, value, feature)
             count, rest = divmod(len(found), width)
             if rest:
-                raise MalformedRecordError(f"{path} holds {len(found)} values")
+                raise MalformedRecordError(
+                    f"{path} has {len(found)} values, not a multiple of {width}"
+                )
             found = found.astype(np.float32 if "float" in feature.dtype else np.int64, copy=False)
         values[feature.key] = found
         if feature.per_step:
@@ -330,7 +334,7 @@ def leaves_of(result: Any) -> dict[str, NDArray[Any]]:
         FunctionFailedError: the result is no dict of arrays.
     """
     if not isinstance(result, Mapping):
-        raise FunctionFailedError(f"it gave {type(result).__name__}, not an episode or None")
+        raise FunctionFailedError(f"it returned {type(result).__name__}, not a dict or None")
     return dict(_leaves(result, ""))
 
 
@@ -344,7 +348,7 @@ def _leaves(holder: Mapping[Any, Any], path: str) -> Iterator[tuple[str, NDArray
             try:
                 yield here, np.asarray(value)
             except ValueError as error:
-                raise FunctionFailedError(f"{here!r} is no array: {error}") from error
+                raise FunctionFailedError(f"{here!r} is not an array: {error}") from error
 
 
 def describe(
@@ -434,7 +438,7 @@ def read_result(
             continue
         leaf = leaves.get(path)
         if leaf is None:
-            raise FunctionFailedError(f"{path!r} is missing; it has {', '.join(sorted(leaves))}")
+            raise FunctionFailedError(f"no {path!r} in its result: {', '.join(sorted(leaves))}")
         values[feature.key] = _checked(path, leaf, feature, spans)
     return Transformed(steps, values, valid)
 
@@ -494,7 +498,7 @@ def _checked(path: str, leaf: NDArray[Any], feature: Feature, spans: Spans) -> A
         return [BETWEEN.join(_bytes(path, one) for one in row) for row in rows]
     if shape != feature.shape:
         raise FunctionFailedError(
-            f"{path!r} has shape {list(shape)}, and {list(feature.shape)} in the first episode"
+            f"{path!r} has shape {list(shape)}, but {list(feature.shape)} in the first episode"
         )
     kind = leaf.dtype.kind
     if feature.dtype == "string":
@@ -514,8 +518,8 @@ def _check_frames(path: str, leaf: NDArray[Any], spans: Spans) -> None:
     """Refuse pictures that the record does not hold."""
     if not _are_stand_ins(leaf):
         raise FunctionFailedError(
-            f"{path!r} held pictures in the first episode, and now {leaf.dtype} numbers that "
-            "stand for none; pictures may be sliced, dropped and renamed, not computed with"
+            f"{path!r} holds {leaf.dtype} numbers in place of the pictures that the function was "
+            "given; pictures may be sliced, dropped and renamed, not computed with"
         )
     cameras, steps = np.divmod(leaf - STAND_IN, _CAMERA)
     for camera in np.unique(cameras).tolist():

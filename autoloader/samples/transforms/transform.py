@@ -734,7 +734,7 @@ def _try_function(
         except FunctionFailedError as error:
             raise SpecError(
                 f"{field_}: tried on {place}: {error}",
-                remedy="fix the function; its argument has " + ", ".join(sorted(sources)),
+                remedy="fix the function; it is given " + ", ".join(sorted(sources)),
             ) from error
         if found is not None:
             return adapter(TrialRun).dump_python(found, mode="json")

@@ -117,7 +117,7 @@ class Client(ABC):
 
     def listing(self, directory: str, meter: Meter) -> dict[str, RemoteIdentity | None]:
         """Names in a directory: files with their versions, directories with ``None``."""
-        raise NoFileSystemError(errno.EOPNOTSUPP, "this server lists nothing", directory)
+        raise NoFileSystemError(errno.EOPNOTSUPP, "this server does not list folders", directory)
 
     @abstractmethod
     def identity(self, path: str, meter: Meter) -> RemoteIdentity:
@@ -141,7 +141,7 @@ class Client(ABC):
 
     def write(self, path: str, content: bytes, meter: Meter) -> None:
         """Write a small file."""
-        raise OSError(errno.EROFS, "a server of files takes none; copy it there", path)
+        raise OSError(errno.EROFS, "this server takes no files; copy the file there", path)
 
 
 _clients: dict[tuple[int, str], Client] = {}
@@ -159,7 +159,7 @@ def client_of(path: str) -> Client:
     check_address(path)
     scheme = scheme_of(path)
     if scheme not in CLIENTS:
-        raise NoFileSystemError(errno.EPROTONOSUPPORT, f"nothing opens {scheme}://", path)
+        raise NoFileSystemError(errno.EPROTONOSUPPORT, f"no package here opens {scheme}://", path)
     host = urlsplit(path).netloc if CLIENTS[scheme].by_host else ""
     key = (os.getpid(), f"{scheme}://{host}")
     with _lock:

@@ -121,12 +121,12 @@ class Connections:
             if urlsplit(address)[:2] != urlsplit(request.address)[:2]:
                 headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
             request = replace(request, address=address, headers=headers)
-        raise OSError(errno.EIO, "the server sends elsewhere again and again", request.path)
+        raise OSError(errno.EIO, "the server redirects again and again", request.path)
 
     def _ask_once(self, request: Request) -> Answer:
         parts, headers = urlsplit(request.address), dict(request.headers)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            why = "the server sends to something that is no web address"
+            why = "the server redirects to something that is not a web address"
             raise OSError(errno.EIO, why, request.path)
         proxy = _proxy_of(parts)
         target = parts._replace(fragment="", scheme="", netloc="").geturl() or "/"
@@ -290,7 +290,7 @@ def _meant(error: Exception, path: str) -> Exception:
     if isinstance(error, OSError) and error.filename == path:
         return error
     if isinstance(error, socket.gaierror):
-        return faults.PassingError("its name cannot be resolved", path, lost=True)
+        return faults.PassingError("the server's name cannot be resolved", path, lost=True)
     if isinstance(error, http.client.IncompleteRead | ssl.SSLEOFError):
         return faults.cut_off(path)
     if isinstance(error, ssl.SSLError):
@@ -325,7 +325,7 @@ class WebClient(Client):
         own = {} if whole else {"Range": f"bytes={start}-{start + len(view) - 1}"}
         answer = self._ask("GET", path, meter, of, own, view)
         if answer.status == 200 and not whole:
-            raise OSError(errno.EOPNOTSUPP, "the server gives no byte ranges", path)
+            raise OSError(errno.EOPNOTSUPP, "the server serves no byte ranges", path)
         size = answer.headers.get("Content-Range", "").rpartition("/")[2]
         another = size.isdigit() and int(size) != of.size
         if another or answer.count != len(view) or self._is_another(answer, of):
