@@ -29,14 +29,13 @@ Not here: growing (``policy``), the pipelines (``process.control``).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from autoloader.controller.admission import percentile
 from autoloader.controller.limits import MARGIN_BYTES, ControllerLimits
@@ -191,6 +190,9 @@ class Governed(Protocol):
         """Observe the pipeline, decide by the policy, and apply the decision."""
 
 
+_Found = TypeVar("_Found")
+
+
 class ControlLoop:
     """Governs pipelines; its threads run while there are any.
 
@@ -207,7 +209,7 @@ class ControlLoop:
         self._clock = SystemClock()
         self._governed: tuple[Governed, ...] = ()
         self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._running = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._said: set[str] = set()
         self._periods = 1
@@ -220,7 +222,7 @@ class ControlLoop:
             self._governed = (*self._governed, one)
             if self._threads:
                 return
-            self._done.clear()
+            self._running.acquire()
             policy, reflex = (self.govern_once, POLICY_PERIOD_S), (self.react_once, PERIOD_S)
             jobs = {"control": policy, "reflex": reflex}
             if self._headroom is None:
@@ -234,42 +236,41 @@ class ControlLoop:
         """Govern a pipeline no more; with the last one the threads end."""
         with self._lock:
             self._governed = tuple(other for other in self._governed if other is not one)
-            if self._governed:
+            if self._governed or not self._threads:
                 return
             threads, self._threads = self._threads, []
-            self._done.set()
+            self._running.release()
         all_ended(threads, 2.0)
 
     def react_once(self) -> float:
         """Read headroom, and have the reflex of each pipeline answer; seconds to the next time."""
         assert self._headroom is not None
-        headroom: int | None = None
-        with self._static("headroom"):
-            headroom = self._headroom.read().headroom_bytes
+        read = self._static("headroom", self._headroom.read)
+        headroom = None if read is None else read.headroom_bytes
+        if headroom is not None:
             self.growth.note(headroom, self._periods)
-        calm = True
+        calm, growth = True, self.growth.p99_bytes
         for one in self._governed:
-            with self._static("reflex"):
-                calm &= one.reflex(self._clock.now_s(), headroom, self.growth.p99_bytes)
+            now_s = self._clock.now_s()
+            calm &= self._static("reflex", one.reflex, now_s, headroom, growth) is not False
         self._periods = CALM_PERIODS if calm else 1
         return PERIOD_S * self._periods
 
     def govern_once(self) -> float:
         """Have each pipeline observe, decide and apply once; seconds to the next time."""
         for one in self._governed:
-            with self._static("policy"):
-                one.govern(self._clock.now_s(), self.growth.p99_bytes)
+            self._static("policy", one.govern, self._clock.now_s(), self.growth.p99_bytes)
         return POLICY_PERIOD_S
 
     def _run(self, once: Callable[[], float], pause_s: float) -> None:
-        while not self._done.wait(pause_s):
+        while not self._running.acquire(timeout=pause_s):  # costs less than an Event
             pause_s = once()
+        self._running.release()
 
-    @contextlib.contextmanager
-    def _static(self, where: str) -> Iterator[None]:
-        """An error inside leaves things as they are: it is counted, and logged once."""
+    def _static(self, where: str, step: Callable[..., _Found], *given: Any) -> _Found | None:
+        """What ``step`` gives; an error leaves things as they are, is counted, and logged once."""
         try:
-            yield
+            return step(*given)
         except Exception as error:  # noqa: BLE001 the boundary of a thread: it must live on
             self.faults += 1
             text = f"{where}: {type(error).__name__}: {error}"
@@ -278,3 +279,4 @@ class ControlLoop:
                 kept = "the controller leaves things as they are"
                 watched = "a loader cannot be watched"
                 logger.warning("%s: %s", watched if self._headroom is None else kept, text)
+            return None

@@ -385,6 +385,11 @@ class Worker:
         return left
 
 
+def _added(every: Iterable[list[Any]]) -> list[Any]:
+    """Sums of the lists' first items, of their second ones and so on."""
+    return [sum(column) for column in zip(*every, strict=True)]
+
+
 class DecodePool:
     """Threads that make pixels: they run jobs in the order submitted, each from end to end.
 
@@ -437,12 +442,11 @@ class DecodePool:
     def service(self) -> tuple[list[dict[str, Any]], dict[str, tuple[float, int]]]:
         """[D] counts of all work so far, as statistics name them; stage → (seconds, samples)."""
         workers = list(self._workers)
-        seconds = np.sum([list(one.seconds.values()) for one in workers], axis=0)
-        rows, frames = np.sum([(one.rows, one.frames) for one in workers], axis=0)
-        counts = zip(seconds.sum(axis=0).tolist(), rows.tolist(), frames.tolist(), strict=True)
+        seconds = {stage: _added(one.seconds[stage] for one in workers) for stage in self._free}
+        rows, frames = _added(one.rows for one in workers), _added(one.frames for one in workers)
+        counts = zip(_added(seconds.values()), rows, frames, strict=True)
         own = [{"decode_s": busy_s, "decoded": made, "frames": f} for busy_s, made, f in counts]
-        totals = zip(self._free, seconds.sum(axis=1).tolist(), strict=True)
-        return own, {stage: (busy_s, int(rows.sum())) for stage, busy_s in totals}
+        return own, {stage: (sum(busy), sum(rows)) for stage, busy in seconds.items()}
 
     def close(self) -> None:
         """Begin no further job; each thread ends with the job that it has in hand."""

@@ -206,10 +206,7 @@ def number(content: bytes | None) -> int | None:
 
 def number_after(content: bytes, key: bytes) -> int | None:
     """The number behind ``key`` at the start of a line."""
-    start = 0 if content.startswith(key + b" ") else content.find(b"\n" + key + b" ") + 1
-    if start == 0 and not content.startswith(key + b" "):
-        return None
-    words = content[start + len(key) :].split(None, 1)
+    words = (b"\n" + content).partition(b"\n%b " % key)[2].split(None, 1)
     return number(words[0]) if words else None
 
 

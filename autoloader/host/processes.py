@@ -251,6 +251,7 @@ class StorageReads:
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
+        self._files: dict[int, KernelFile] = {}
         self._last: dict[int, int] = {}
         self._bytes = 0
 
@@ -258,8 +259,9 @@ class StorageReads:
         """Bytes read by all processes that it was ever asked about; ``None``: not told here."""
         known = False
         for pid in pids:
-            told = KernelFile(self._proc / str(pid) / "io").read()
-            if found := _READ.search(told or b""):  # else it has ended, or is another user's
+            if (file := self._files.get(pid)) is None:
+                file = self._files[pid] = KernelFile(self._proc / str(pid) / "io")
+            if found := _READ.search(file.read() or b""):  # else it has ended, or is another user's
                 known, now = True, int(found[1])
                 self._bytes += max(0, now - self._last.get(pid, now))
                 self._last[pid] = now

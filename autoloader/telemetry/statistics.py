@@ -109,6 +109,7 @@ def over(counts: Counts) -> Counts:
     return counts | {"datasets": {name: own | none for name, own in datasets.items()}}
 
 
+@functools.cache
 def figures(owner: type) -> dict[str, Figure]:
     """Declared uses of the fields of a class of statistics, by name."""
     fields = owner.__dataclass_fields__.items()  # type: ignore[attr-defined]
