@@ -97,10 +97,9 @@ def lowered(knobs: Knobs, to: Callable[[str, int], int], *, keep: tuple[str, ...
     """
     values = knobs.flat()
     stay = (*UNUSED_KNOBS[knobs.reader], *LIGHT_KNOBS, *keep)
-    for key, value in values.items():
-        if isinstance(value, int) and key.rpartition(".")[2] not in stay:
-            values[key] = to(key, value)
-    return Knobs.build(values)
+    numbers = {key: value for key, value in values.items() if isinstance(value, int)}
+    less = {k: to(k, v) for k, v in numbers.items() if k.rpartition(".")[2] not in stay}
+    return knobs if less.items() <= values.items() else Knobs.build(values | less)
 
 
 DECISIONS_VARIABLE = "AUTOLOADER_DECISIONS"

@@ -218,9 +218,10 @@ def best_growth(here: Situation) -> Change | None:
         return None
     found: list[Change] = []
     for knob, changes, target, rule in _growths(here, rate, waits):
-        knobs = here.legal(changes)
         gain = min(target, here.ceiling_per_s) - rate
-        if knobs is None or gain < LEAST_GAIN_RATIO * rate or not here.may(f"{knob}+"):
+        if gain < LEAST_GAIN_RATIO * rate or not here.may(f"{knob}+"):
+            continue
+        if (knobs := here.legal(changes)) is None:
             continue
         price = here.price(knobs)
         if admits(price, here.seen, here.limits):

@@ -414,7 +414,8 @@ class Knobs(BaseModel):
                 least = about.least(limits) if about.own or dataset is None else None
                 if least is not None and moves.of(dataset, knob) < least[0]:
                     moves.set(f"{own}{knob}", *least)
-        return Knobs.build(moves.values), moves.clamps()
+        clamps = moves.clamps()
+        return Knobs.build(moves.values) if clamps else self, clamps
 
     @staticmethod
     def _limit_total_cycle(moves: _Moves, limits: KnobLimits) -> None:
