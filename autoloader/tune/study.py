@@ -32,6 +32,7 @@ from typing import Protocol
 
 import optuna
 
+from autoloader.errors import UsageError
 from autoloader.host.clock import Clock
 from autoloader.spec.knobs import Knobs
 from autoloader.tune import ledger
@@ -451,8 +452,13 @@ class Study:
         self.ended = "the budget ended before the start was measured; give a longer --budget"
         if busy:
             self.ended = self._beside(self.others, "the start was not measured to its end")
-        rate = self.running.samples_per_s if self.running is not None else None
-        self.best_samples_per_s = max(self.best_samples_per_s, rate or 0.0)
+        if self.running is None:
+            raise UsageError(
+                f"the start gave no batch within the budget of {self.options.budget_s:g} s",
+                remedy="give a longer --budget, or end other processes that use the processors",
+            )
+        rate = self.running.samples_per_s
+        self.best_samples_per_s = max(self.best_samples_per_s, rate)
         return replace(first, samples_per_s=rate, busy=busy)
 
     def _left_s(self) -> float:

@@ -258,7 +258,7 @@ class TrialRunner:
             if progress is None and child.poll() is not None:
                 return None
             if now_s > deadline_s:
-                return Outcome.FAILED, f"no result within {deadline_s - began_s:.0f} s"
+                return Outcome.FAILED, f"no result within {max(0.0, deadline_s - began_s):.0f} s"
 
     def _heard(self, child: subprocess.Popen[bytes], link: Connection) -> TrialProgress | None:
         """Progress that the child tells within a period; ``None`` for silence."""

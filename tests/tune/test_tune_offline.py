@@ -202,21 +202,26 @@ def test_a_study_of_the_start_alone_leaves_a_profile_that_claims_nothing(spec_pa
     assert "nothing was compared with it" in report.sentence
 
 
-@pytest.mark.parametrize("batches", [0, 40])
-def test_a_start_that_outlasts_the_budget_leaves_a_profile_that_says_so(
-    spec_path: Path, batches: int
-) -> None:
+def test_a_start_that_gives_no_batch_within_the_budget_leaves_no_profile(spec_path: Path) -> None:
     def late(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
-        if batches:
-            watch(TrialProgress(batches, 50.0), None)
+        return TrialResult(Outcome.FAILED, duration_s=timeout_s, reason="no result within 60 s")
+
+    with pytest.raises(UsageError, match="gave no batch within the budget"):
+        run(spec_path, late, study="mine")
+    assert load_profile().profile.name == "local_dev"
+
+
+def test_a_start_that_outlasts_the_budget_leaves_a_profile_that_says_so(spec_path: Path) -> None:
+    def late(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
+        watch(TrialProgress(40, 50.0), None)
         return TrialResult(Outcome.FAILED, duration_s=timeout_s, reason="no result within 60 s")
 
     report = run(spec_path, late, study="mine")
     kept = load_profile("local_dev-tuned").profile
     assert report.path is not None
     assert kept.knobs == load_profile("local_dev").profile.knobs
-    assert kept.measurements.get("samples_per_s") == (50.0 if batches else None)
-    assert kept.provenance.source == ("measured" if batches else "reasoned")
+    assert kept.measurements.get("samples_per_s") == 50.0
+    assert kept.provenance.source == "measured"
     why = "the start stays: the budget ended before the start was measured"
     assert why in report.sentence
     assert why in kept.provenance.detail
