@@ -13,7 +13,7 @@ import sys
 
 def main() -> int:
     """Run ``autoloader tune`` with this process's arguments and give its exit code."""
-    from autoloader.cli.app import main as autoloader
+    from autoloader.__main__ import main as autoloader
 
     return autoloader(["tune", *sys.argv[1:]])
 
