@@ -214,7 +214,8 @@ def kills(machine: Machine) -> Iterator[Seen]:
         ago = f", the last {format_seconds(since_s)} ago" if since_s >= 0 else ""
     yield Finding(
         f"the kernel killed {_processes(len(found))} for memory since the log began{ago}; {python} "
-        "of them were your Python, by name and user; the last: " + ", ".join(reversed(last)),
+        f"of them {'was' if python == 1 else 'were'} your Python, by name and user; the last: "
+        + ", ".join(reversed(last)),
         "give the run a --ram-floor that the others on this machine need, and see what each "
         "process holds",
     )

@@ -174,8 +174,8 @@ def _ranks_of_a_node(ranks: int, nodes: int) -> int:
     here, rest = divmod(ranks, nodes)
     if rest:
         raise UsageError(
-            f"--ranks {ranks} --nodes {nodes}: some nodes would have {here} ranks, others "
-            f"{here + 1}",
+            f"--ranks {ranks} --nodes {nodes}: some nodes would have {_many(here, 'rank')}, "
+            f"others {here + 1}",
             remedy="--ranks counts all ranks; make it a multiple of --nodes, such as "
             f"{max(1, here) * nodes}",
         )

@@ -224,7 +224,11 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
         _, _, path, profile = min(fitting, key=lambda one: one[:2])
         notes.append(f"profile {profile.name}: saved in {path}, made for a host like this one")
         return ResolvedProfile(profile, str(path), notes)
-    why = f"{', '.join(far)} is for other kinds of mixtures" if far else "not tuned here yet"
+    why = (
+        f"those of {', '.join(far)} are for other kinds of mixtures"
+        if far
+        else "not tuned here yet"
+    )
     told = f"default knobs: {why} (fine to start; autoloader tune measures this machine)"
     notes.append(told if far else Untuned(told))
     return ResolvedProfile(_shipped_default(), "shipped", notes)

@@ -138,7 +138,10 @@ def normal(path: str | Path) -> str:
     text = str(path)
     found = _SCHEME.match(text)
     if found is None:
-        return str(expanded(text).absolute())
+        place = str(expanded(text).absolute())
+        plain = os.path.normpath(place)
+        same = "/.." in place and os.path.realpath(plain) == os.path.realpath(place)
+        return plain if same else place  # else ".." may follow a link
     scheme = found[1].lower()
     root = "/" if scheme == "file" else ""
     return f"{scheme}://{root}{text[found.end() :].rstrip('/')}"

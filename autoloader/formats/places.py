@@ -51,17 +51,27 @@ def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
         there = next(parent for parent in Path(text).parents if os.path.isdir(parent))
         missing = Path(text).relative_to(there).parts[0]
         what = f"{text} does not exist ({there} has no {missing!r})"
-        remedy = f"{nearest(missing, directories(str(there)))} (in {there})"
+        names = directories(str(there))
+        remedy = f"{nearest(missing, names)} (in {there})" if names else f"{there} has no folders"
+        if missing.startswith("$"):
+            remedy = f"write the folder that {missing} stands for: no variable is replaced"
         if (address := address_meant(text.removeprefix(f"{there}/"))) is not None:
             remedy = f"did you mean the address {address}?"
         if os.path.exists(text):
             what, remedy = (
                 f"{text} is a file, not a directory",
-                f"give the directory, such as {there}",
+                f"give the directory, such as {(around := dataset_around(text)) or there}",
             )
-            if text.endswith(RECORDS):
+            if text.endswith(RECORDS) and not around:
                 remedy += "; a spec reads image-text data with kind: image_text"
     raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset)
+
+
+def dataset_around(path: str | Path) -> str | None:
+    """The folder of the local TFDS or LeRobot dataset that ``path`` lies in, if one."""
+    above = () if files.is_remote(path) else Path(files.normal(path)).parents
+    markers = ("dataset_info.json", "meta/info.json")
+    return next((str(p) for p in above if any(os.path.isfile(p / one) for one in markers)), None)
 
 
 def address_meant(path: str) -> str | None:

@@ -190,6 +190,8 @@ def _versions_below(
     try:
         below = files.directory_names(place) if away else os.listdir(folder)  # noqa: PTH208
         names = files.file_names(place) if away else below
+    except NotADirectoryError:  # whoever opens it says so
+        return
     except OSError as error:
         if not away or depth < DEEPEST:
             note(f"{place}: left out: {error.strerror or error}")

@@ -115,10 +115,9 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
 def not_a_version(directory: str, *, dataset: str) -> SourceError:
     """The error for a directory without metadata; names version directories near it, if any."""
     below = [files.join(directory, name) for name in places.versions_in(directory)]
-    above = Path(directory).parent
-    if os.path.isfile(above / "meta/info.json"):
-        what = f"dataset {dataset}: {directory} is a folder inside a LeRobot dataset"
-        return SourceError(what, remedy=f"give the dataset's folder: {above}", dataset=dataset)
+    if around := places.dataset_around(directory):
+        what = f"dataset {dataset}: {directory} is a folder inside a dataset"
+        return SourceError(what, remedy=f"give the dataset's folder: {around}", dataset=dataset)
     if not files.is_remote(directory) and (of := places.hub_revision(Path(directory))) is not None:
         below = [str(of[1])]
     if not below:

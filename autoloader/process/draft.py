@@ -29,7 +29,7 @@ from autoloader.formats.features import TASK, TASKS
 from autoloader.formats.files import is_remote, normal
 from autoloader.formats.hub import located
 from autoloader.formats.lerobot.modality import Release
-from autoloader.formats.places import NAMES_SPLIT, address_meant, folder_name
+from autoloader.formats.places import NAMES_SPLIT, address_meant, dataset_around, folder_name
 from autoloader.formats.records import parse_example
 from autoloader.formats.sources import dataset_versions, is_file, is_records, kinds, same_files
 from autoloader.index.counting import PROBE_RECORDS, count_mixture, of_first_records
@@ -142,9 +142,26 @@ def draft(
     Returns:
         "spec": text of the spec file; "style", "mix" and "datasets": what it was made from;
         "left_out": name → why, of datasets that cannot be used.
+
+    Raises:
+        SourceError: a folder is not there, or no dataset below them can be used.
     """
-    name, weights = _style_and_mix(_STYLE_OF.get(style or "", style), mix)
     places = [data_dir] if isinstance(data_dir, (str, os.PathLike)) else data_dir
+    try:
+        return _draft(places, say, style, mix, whole=whole)
+    except SourceError as error:
+        for place in places:
+            if around := dataset_around(os.fspath(place)):
+                what = f"{place} lies inside a dataset, and holds none"
+                raise SourceError(what, remedy=f"give the dataset's folder: {around}") from error
+        raise
+
+
+def _draft(
+    places: Sequence[_Place], say: Callable[[str], object], style: str | None, mix: str | None,
+    *, whole: bool,
+) -> dict[str, Any]:  # fmt: skip
+    name, weights = _style_and_mix(_STYLE_OF.get(style or "", style), mix)
     roots = [_root(place, say) for place in places]
     root = ", ".join(roots)
     of_texts = len(roots) == 1 and name == "plain" and mix is None

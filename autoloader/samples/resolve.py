@@ -447,10 +447,12 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
     found = []
     for declared in spec.datasets:
         if split not in declared.split:
+            known, example = ", ".join(sorted(declared.split)), f"part: '{split}'"
+            if "[" not in split:
+                example = f"{split}: 'train[90%:]' ({split}: null leaves this dataset out)"
             raise SpecError(
                 f"datasets[{declared.name}].split: no split {split!r} is declared here",
-                remedy=f"choose one of: {', '.join(sorted(declared.split))}; or add one here, such "
-                f"as {split}: train[90%:] ({split}: null leaves this dataset out)",
+                remedy=f"choose one of: {known}; or add one here, such as {example}",
             )
         expression = declared.split[split]
         if expression is not None:
@@ -458,7 +460,7 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
     if not found:
         raise SpecError(
             f"no dataset takes part in split {split!r}",
-            remedy=f"add it to the split of at least one dataset, such as {split}: train[90%:]",
+            remedy=f"add it to the split of at least one dataset, such as {split}: 'train[90%:]'",
             path="datasets",
         )
     for source in found:

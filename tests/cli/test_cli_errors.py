@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rlds_files
+import yaml
 
 from autoloader.cli.app import main
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import open_source
+from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 
 DATASET: dict[str, Any] = {"name": "arm", "path": "arm", "images": {"primary": "image"}}
@@ -125,3 +129,38 @@ def test_a_mapping_that_holds_itself_is_refused() -> None:
     plain["datasets"][0]["transform"] = {"call": "lab:f", "kwargs": plain}
     with pytest.raises(SpecError, match="deeper than 64"):
         PipelineSpec.from_mapping(plain)
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"), [("$DATA/arm", "no variable is replaced"), ("arm", "has no folders")]
+)
+def test_a_path_that_is_not_there_is_told_what_may_be_meant(
+    tmp_path: Path, path: str, remedy: str
+) -> None:
+    with pytest.raises(SourceError) as told:
+        open_source(tmp_path / path, dataset="arm")
+    assert remedy in told.value.remedy
+
+
+def test_ctrl_c_while_the_commands_are_imported_ends_quietly(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
+    for module in ("autoloader", "autoloader.tune"):
+        command = [sys.executable, "-m", module, "plan", "mix.yaml"]
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+        assert (ended.returncode, ended.stderr) == (130, b"")
+
+
+def test_the_split_that_is_proposed_can_be_written_as_it_stands(tmp_path: Path) -> None:
+    written = rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 3)]])
+    spec = {**PLAIN, "datasets": [{**DATASET, "path": str(written.path)}]}
+    for split, line in (("val", "val: 'train[90%:]'"), ("train[:50%]", "part: 'train[:50%]'")):
+        with pytest.raises(SpecError) as told:
+            resolve(PipelineSpec.from_mapping(spec), split)
+        assert line in told.value.remedy
+        entry = {**DATASET, "split": yaml.safe_load(f"{{train: train, {line}}}")}
+        PipelineSpec.from_mapping({**PLAIN, "datasets": [entry]})

@@ -649,3 +649,34 @@ def test_data_that_is_named_as_held_out_and_trained_on_is_told(
         "can: valid.2.hdf5",
         "pick_val: pick-val",
     ]
+
+
+@pytest.mark.parametrize(
+    ("inside", "kind"),
+    [("features.json", "tfds"), ("meta", "lerobot"), ("meta/info.json", "lerobot"),
+     ("data/chunk-000", "lerobot")],
+)  # fmt: skip
+def test_a_place_inside_a_dataset_is_answered_with_the_datasets_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], inside: str, kind: str
+) -> None:
+    root = write(tmp_path, "arm", TABLE)
+    if kind == "lerobot":
+        root = LeRobotFiles().write(tmp_path / "g1")
+    for command in ("init", "inspect"):
+        assert main([command, str(root / inside)]) == 4
+        assert str(capsys.readouterr().err).rstrip().endswith(str(root)), command
+
+
+def test_a_path_with_two_dots_is_written_without_them_unless_they_follow_a_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "data", "arm", TABLE)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "deep/er").mkdir(parents=True)
+    (tmp_path / "work/link").symlink_to(tmp_path / "deep/er")
+    (tmp_path / "deep/data").symlink_to(tmp_path / "data")
+    monkeypatch.chdir(tmp_path / "work")
+    for given, path in (("../data", tmp_path / "data"), ("link/../data", "link/../data")):
+        assert main(["init", given]) == 0
+        (entry,) = yaml.safe_load(capsys.readouterr().out)["datasets"]
+        assert entry["path"] == str(tmp_path / "work" / path / "arm/1.0.0")

@@ -122,7 +122,7 @@ def test_kills_for_memory_are_read_from_the_kernels_log(healthy: Machine) -> Non
     (found,) = found_on(healthy)
     assert found.check == "kills"
     assert "2 processes" in found.evidence
-    assert "the last 2.0 h ago; 1 of them were your Python, by name and user" in found.evidence
+    assert "the last 2.0 h ago; 1 of them was your Python, by name and user" in found.evidence
     assert "pt_data_worker (pid 812, 1.00 GiB, in its cgroup), train.py (pid 4711" in found.evidence
 
 

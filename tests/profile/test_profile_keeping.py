@@ -68,7 +68,7 @@ def test_a_study_of_one_small_dataset_is_no_default_for_a_large_mixture() -> Non
     keep_profile(tuned(SMALL, 2, 5000), tuned_from=None)
     large = load_profile(host=HOST, mixture=MixtureKind.model_validate(LARGE))
     assert large.origin == "shipped"
-    assert any("mine is for other kinds of mixtures" in note for note in large.notes)
+    assert any("those of mine are for other kinds of mixtures" in note for note in large.notes)
     named = load_profile("mine", host=HOST, mixture=MixtureKind.model_validate(LARGE))
     assert any("another kind of mixture: tune it" in note for note in named.notes)
 
