@@ -164,6 +164,11 @@ def open_device(device: torch.device | str) -> Device:
             f"transfer to {wanted}: only CUDA devices have a transfer of their own",
             remedy="move the tensors yourself: tensor.to(device)",
         )
+    if (wanted.index or 0) >= (found := torch.cuda.device_count()):
+        raise UsageError(
+            f"transfer to {wanted}: torch {torch.__version__} finds {found} CUDA devices",
+            remedy='pass "cpu", or a device that is there; nvidia-smi lists them',
+        )
     return CudaDevice(wanted)
 
 

@@ -12,6 +12,7 @@ from rlds_files import episode, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
+from autoloader.errors import UsageError
 from autoloader.process.torch_side import CudaDevice, NoDevice, Transfer, mapped
 
 pytestmark = pytest.mark.usefixtures("one_child")
@@ -169,6 +170,11 @@ def test_a_driver_that_refuses_leaves_plain_copies(here: AutoLoader) -> None:
     device.advance()
     assert same(moved, expected)
     assert move.pinned == frozenset()
+
+
+def test_a_device_that_is_not_there_is_refused(here: AutoLoader) -> None:
+    with pytest.raises(UsageError, match="cuda:99: torch .* finds"):
+        here.transfer("cuda:99")
 
 
 def test_a_transfer_works_over_anything_with_slots() -> None:
