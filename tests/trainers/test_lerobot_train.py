@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -237,10 +238,16 @@ def test_a_sample_has_an_index_of_its_own_over_a_mixture() -> None:
     assert found["index"].tolist() == [7, 7 + 2**40]
 
 
-def test_an_unknown_release_is_refused_by_name(install: Install, root: Path) -> None:
+def test_an_unknown_release_is_refused_by_name(
+    install: Install, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     install("0.9.0")
-    with pytest.raises(UsageError, match=r"lerobot 0\.9\.0 is not known"):
+    with pytest.raises(UsageError, match=r"lerobot 0\.9\.0 is not supported"):
         lerobot_train.main()
+    with pytest.raises(SystemExit) as ended:  # a command shows no traceback
+        runpy.run_path(str(lerobot_train.__file__), run_name="__main__")
+    assert ended.value.code == UsageError.exit_code
+    assert capsys.readouterr().err.startswith("error: lerobot 0.9.0 is not supported")
 
 
 @pytest.mark.parametrize(
