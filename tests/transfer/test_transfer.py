@@ -173,7 +173,7 @@ def test_a_driver_that_refuses_leaves_plain_copies(here: AutoLoader) -> None:
 
 
 def test_a_device_that_is_not_there_is_refused(here: AutoLoader) -> None:
-    with pytest.raises(UsageError, match="cuda:99: torch .* finds"):
+    with pytest.raises(UsageError, match=r"cuda:99: torch .* finds"):
         here.transfer("cuda:99")
 
 
