@@ -32,7 +32,7 @@ from autoloader.formats.frames import ArrayPicture, PackedPicture, VideoFrame
 from autoloader.formats.plain import value_at
 from autoloader.formats.records import MalformedRecordError, RecordPlace
 from autoloader.formats.sources import dataset_versions
-from autoloader.samples.transforms.binding import is_depth_picture
+from autoloader.samples.transforms.binding import is_depth_picture, is_depth_tensor
 from autoloader.samples.transforms.fields import text_of_points
 from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
 
@@ -259,12 +259,15 @@ def _first_pictures(directory: DatasetFormat, place: RecordPlace) -> dict[str, P
     """The first picture of each camera of an episode whose record does not hold them."""
     found = {}
     for name, feature in directory.features.items():
-        if feature.kind != "image":
+        depth = is_depth_tensor(feature) and feature.encoding is not None
+        if feature.kind != "image" and not depth:
             continue
         with contextlib.suppress(ValueError, LookupError, OSError):
             (frame,) = directory.first_frames(*place, feature.key, 1)
-            if isinstance(frame, VideoFrame):
-                height, width = (int(size or 0) for size in feature.shape[:2])
+            height, width = (int(size or 0) for size in feature.shape[:2])
+            if depth:
+                found[name] = Picture("raw", height, width, feature.dtype, len(frame))
+            elif isinstance(frame, VideoFrame):
                 size = frame.packets[0][1]
                 found[name] = Picture(frame.codec.name, height, width, "RGB", size)
             elif isinstance(frame, ArrayPicture):

@@ -23,6 +23,7 @@ from hdf5_files import (
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
+from autoloader.cli.inspect import read_facts
 from autoloader.errors import SourceError
 from autoloader.formats import open_source
 from autoloader.formats.episodes import fitting
@@ -274,6 +275,9 @@ def test_depth_is_that_of_h5py_to_the_bit(
                 np.testing.assert_array_equal(
                     batch["images"]["far"][row, 0, ..., 0], wanted[place[4]]
                 )
+    read = read_facts(open_source(tmp_path / "d", dataset="d"), "train", 1)
+    assert read.absent == []
+    assert read.first["observations/images_depth/top"].mode == "uint16"
 
 
 @pytest.mark.parametrize(
