@@ -321,7 +321,10 @@ class Comparer:
                 values = witness.normalised_rows(values, zeroed, how, told[key], rows)
                 exact = False
             exact = exact and not (name == "action" and expected.summed)
-            terms = getattr(self._spec.dataset(dataset), name).terms
+            declared, sample = expected.episode.declared, expected.episode.sample
+            terms = getattr(declared, name).terms
+            if name == "action" and sample.action_relative_to_state:
+                terms += declared.state.terms
             exact = exact and not any(op.name in WIDTHS for term in terms for op in term.ops)
             wanted[:, : values.shape[1]] = values
             inside[:, : values.shape[1]] = there[:, None]

@@ -334,9 +334,16 @@ def fitted_picture(picture: NDArray[np.uint8], camera: CameraSpec) -> NDArray[np
     origin, _, method = camera.resize.rpartition("_")
     if camera.resize == "nearest":
         return _fitted(picture, camera, _nearest)
-    plain = _weighed if method in ("bilinear", "area") else _by_pillow
-    how = {"": plain, "tf": _by_tensorflow, "pillow": _by_pillow}[origin]
+    plain = {"bilinear": _weighed, "area": _by_opencv, "lanczos3": _by_pillow}
+    how = {"": plain[method], "tf": _by_tensorflow, "pillow": _by_pillow}[origin]
     return _fitted(picture, camera, partial(how, method=method))
+
+
+def _by_opencv(values: NDArray[Any], size: Sequence[int], method: str) -> NDArray[Any]:
+    import cv2
+
+    del method  # where an axis grows, its area is no mean
+    return np.asarray(cv2.resize(values, size[::-1], interpolation=cv2.INTER_AREA))
 
 
 def _by_tensorflow(values: NDArray[Any], size: Sequence[int], method: str) -> NDArray[Any]:
@@ -356,16 +363,12 @@ def _by_pillow(values: NDArray[Any], size: Sequence[int], method: str) -> NDArra
 
 
 def _weighed(values: NDArray[Any], size: Sequence[int], method: str) -> NDArray[Any]:
-    """Each output pixel a weighted mean of the pixels it lies on, or of its two neighbours."""
+    """Each output pixel a weighted mean of its two neighbours along each axis."""
+    del method
     for axis, count in enumerate(size):
         pixel, out = np.arange(values.shape[axis]), np.arange(count)[:, None]
-        scale = len(pixel) / count
-        if method == "area":
-            ends = np.minimum((out + 1) * scale, pixel + 1) - np.maximum(out * scale, pixel)
-            weights = np.maximum(0, ends) / scale
-        else:
-            centre = np.clip((out + 0.5) * scale - 0.5, 0, pixel[-1])
-            weights = np.maximum(0, 1 - abs(centre - pixel))
+        centre = np.clip((out + 0.5) * len(pixel) / count - 0.5, 0, pixel[-1])
+        weights = np.maximum(0, 1 - abs(centre - pixel))
         values = np.moveaxis(np.tensordot(weights, values, (1, axis)), 0, axis)
     return np.asarray(np.rint(values), np.uint8)
 

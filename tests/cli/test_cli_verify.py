@@ -349,6 +349,7 @@ def test_steps_and_ops_along_the_episode_are_compared_too(
                 ],
                 "steps": {"drop_first": 1, "every": 2, "drop_last": 1},
                 "keep": {"flags": ["success"], "moving": {"path": "told", "above": 0.5}},
+                "sample": {"action_relative_to_state": [0, 1]},
             }
         ],
         "cameras": {"primary": {"size": [12, 16]}},
