@@ -516,6 +516,8 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     }
     named = (*language.language, *held.values(), *(language.keep.features if language.keep else ()))
     pictures = [one.key for choices in cameras.cameras.values() for one in choices]
+    if declared.transform is not None:  # it names them anew
+        pictures = []
     directory.check_first(slices, pictures, named)
     weights = None
     if (how := declared.sample_weight) is not None:

@@ -247,6 +247,24 @@ def test_a_folder_declares_a_layout_of_its_own(tmp_path: Path, told: Told, one_c
         assert batch["language"][row] == ("push it", "turn it")[record]
 
 
+def test_an_episode_that_a_function_gives_back_has_its_samples(
+    tmp_path: Path, one_child: None
+) -> None:
+    write_robomimic(tmp_path / "d/d.hdf5", {"demo_0": 4, "demo_1": 3})
+    plain = {"name": "d", "path": str(tmp_path / "d"), "action": "actions",
+             "images": {"top": "obs/agentview_image"}}  # fmt: skip
+    found = []
+    for more in ({}, {"transform": {"call": "copy:copy"}}):
+        document = {"datasets": [plain | more], "cameras": {"top": {"size": [HEIGHT, WIDTH]}},
+                    "batch": {"size": 7}}  # fmt: skip
+        spec = PipelineSpec.from_mapping(document)
+        with AutoLoader(spec, output="numpy", ram_floor="64MiB") as loader:
+            batch = next(iter(loader))
+            found.append([batch["images"]["top"].copy(), batch["action"].copy()])
+    for before, after in zip(*found, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
 @pytest.mark.parametrize(
     "how", [{}, {"chunks": (1, 24, 32)}, {"compression": "gzip", "shuffle": True}], ids=str
 )
