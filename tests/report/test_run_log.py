@@ -127,7 +127,7 @@ def test_a_record_of_another_version_and_one_that_is_not_there_are_refused(tmp_p
     file.write_text('{"kind": "start", "schema_version": 99}\n')
     with pytest.raises(UsageError, match="schema version 99"):
         read_pipeline(file)
-    with pytest.raises(UsageError, match="is not there"):
+    with pytest.raises(UsageError, match="does not exist"):
         files_of(tmp_path / "nothing")
     with pytest.raises(UsageError, match="holds no record"):
         files_of(_empty(tmp_path))
