@@ -27,7 +27,7 @@ from autoloader.cli.demo import demo_directory, ensure_demo
 from autoloader.host.headroom import memory_cgroup
 from autoloader.spec import PipelineSpec
 
-pytest_plugins = ["forked_workers", "warm_child", "warm_python"]
+pytest_plugins = ["command_lines", "forked_workers", "warm_child", "warm_python"]
 
 settings.register_profile(
     "suite",

@@ -299,9 +299,14 @@ def write_pair(folder: Path, **shards: Sequence[Sequence[int]]) -> tuple[Written
 
 def written_steps(shards: Sequence[Sequence[int]], **own: Any) -> Any:
     """A fixture: ``write_steps``'s dataset, once for a module."""
+    return once(lambda folder: write_steps(folder, shards, **own))
+
+
+def once(make: Callable[[Path], Any]) -> Any:
+    """A fixture: what ``make`` writes into an empty folder, once for a module."""
 
     @pytest.fixture(scope="module")
-    def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-        return write_steps(tmp_path_factory.mktemp("data"), shards, **own)
+    def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+        return make(tmp_path_factory.mktemp("data"))
 
-    return written
+    return made

@@ -35,7 +35,6 @@ def stranger(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     )
     with process:
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             yield process
         finally:

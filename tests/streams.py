@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from rlds_files import Written
 
 from autoloader import AutoLoader
@@ -69,6 +70,20 @@ def write_spec(folder: Path, written: Written, size: str = "[12, 16]", **top: An
     )
     path.write_text("\n".join([*plain, *(f"{name}: {value}" for name, value in top.items())]))
     return path
+
+
+def spec_file(folder: Path, spec: PipelineSpec | Mapping[str, Any]) -> Path:
+    """A file ``mix.yaml`` that holds a spec."""
+    path = folder / "mix.yaml"
+    path.write_text(spec.to_yaml() if isinstance(spec, PipelineSpec) else yaml.safe_dump(spec))
+    return path
+
+
+def opened(spec: Any, **own: Any) -> AutoLoader:
+    """A loader of this process that gives NumPy arrays."""
+    return AutoLoader(
+        spec, **{"isolation": "thread", "ram_floor": "64MiB", "output": "numpy", **own}
+    )
 
 
 def mixture_of(*datasets: Written | Mapping[str, Any], **top: Any) -> ResolvedMixture:
@@ -219,12 +234,7 @@ class Playing:
     """A pipeline that reads by index in this process, taken by hand; a context, or closed."""
 
     def __init__(
-        self,
-        mixture: ResolvedMixture,
-        ranks: Ranks | None = None,
-        *,
-        base: int = 0,
-        **knobs: Any,
+        self, mixture: ResolvedMixture, ranks: Ranks | None = None, *, base: int = 0, **knobs: Any
     ) -> None:
         order = mixture_order(mixture, {n: c.samples for n, c in count_mixture(mixture).items()})
         self.mixture, self.memory = mixture, RingMemory(mixture.layout)

@@ -19,12 +19,12 @@ import runpy
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ended import ran
 from rlds_files import episode, write_dataset
 from streams import dataset_of
 
@@ -77,12 +77,8 @@ def check(
     Raises:
         AssertionError: it does not.
     """
-    done = subprocess.run(
-        [python, __file__, example, str(written_spec(folder)), str(folder), *words],
-        capture_output=True, text=True, check=False, cwd=folder,
-        env={"PYTHONPATH": str(ROOT), **environment, **PLAIN},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = (python, __file__, example, written_spec(folder), folder, *words)
+    done = ran(*words, cwd=folder, env={"PYTHONPATH": str(ROOT), **environment, **PLAIN})
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     ((whole, weights),) = found["whole"]
     ((first, _), (rest, resumed)) = found["one"]

@@ -7,10 +7,11 @@ prints on stdout. A block of ``python`` that begins with ``# NAME.py`` is a file
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from ended import ran
 
 _FENCE = re.compile(r"^```(sh|text|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+\.py)\n")
@@ -79,10 +80,8 @@ class Follower:
             step = self._steps[len(self._printed)]
             for name, text in step.files.items():
                 (self.place / name).write_text(text)
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", step.commands],
-                cwd=self.place, env=self._environment, capture_output=True, text=True, check=False,
-            )  # fmt: skip
+            words = ("bash", "-euo", "pipefail", "-c", step.commands)
+            done = ran(*words, cwd=self.place, env=self._environment, code=None)
             outputs = {path.name: path.read_text() for path in self.place.glob("*.out")}
             assert done.returncode == 0, (step.commands, done.stdout, done.stderr, outputs)
             self._printed.append(done.stdout)

@@ -24,14 +24,7 @@ from huggingface_hub import constants
 from leftovers import no_thread_left_behind
 from warm_child import keepers
 
-from autoloader import (
-    AutoLoader,
-    AutoloaderError,
-    PipelineSpec,
-    join_states,
-    layouts,
-    recipes,
-)
+from autoloader import AutoLoader, AutoloaderError, PipelineSpec, join_states, layouts, recipes
 from autoloader.cli.app import main
 from autoloader.host import extras
 

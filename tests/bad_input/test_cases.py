@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from command_lines import Cli
+from streams import opened, spec_file
 
-from autoloader import AutoLoader, PipelineSpec
-from autoloader.cli.app import main
+from autoloader import PipelineSpec
 from autoloader.errors import AutoloaderError
 
 pytestmark = pytest.mark.usefixtures("one_child")
@@ -46,18 +47,11 @@ def spec_of(*datasets: dict[str, Any]) -> dict[str, Any]:
             "batch": {"size": 4, "drop_last": False}, "mixing": {"epoch": "pass"}}  # fmt: skip
 
 
-def written(spec: dict[str, Any], folder: Path) -> Path:
-    file = folder / "mix.yaml"
-    file.write_text(yaml.safe_dump(spec))
-    return file
-
-
 def epoch_of(spec: dict[str, Any]) -> tuple[Counter[int], Counter[str]]:
     """(samples of each episode, samples of each text) of one epoch."""
     episodes: Counter[int] = Counter()
     texts: Counter[str] = Counter()
-    with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="200MB", isolation="thread",
-                    output="numpy", controller=False) as loader:  # fmt: skip
+    with opened(PipelineSpec.from_mapping(spec), controller=False) as loader:
         for batch in loader:
             action = batch["action"]
             episodes.update(action.reshape(len(action), -1)[:, 0].round().astype(int).tolist())
@@ -66,7 +60,7 @@ def epoch_of(spec: dict[str, Any]) -> tuple[Counter[int], Counter[str]]:
 
 
 def answers(
-    spec: Path, folder: Path, capsys: pytest.CaptureFixture[str], *, examined: bool = True
+    spec: Path, folder: Path, cli: Cli, *, examined: bool = True
 ) -> dict[str, tuple[int, str]]:
     """(exit code, what stderr says) of every command that looks at a spec's data, and a loader."""
     common = ["--spec", str(spec)]
@@ -78,12 +72,11 @@ def answers(
     }
     found = {}
     for name, words in commands.items():
-        code = main(words)
-        found[name] = code, capsys.readouterr().err
+        said = cli(*words, code=None)
+        found[name] = said.code, said.err
     if examined:
-        main(["doctor", *common, "--json"])
-        document = yaml.safe_load(capsys.readouterr().out)
-        errors = [one["evidence"] for one in document["findings"]
+        findings = cli.json("doctor", *common, code=None)["findings"]
+        errors = [one["evidence"] for one in findings
                   if (one["check"], one["severity"]) == ("data", "error")]  # fmt: skip
         found["doctor"] = 4 * bool(errors), "".join(f"error: {one}" for one in errors)
     try:
@@ -111,22 +104,18 @@ READ = {
 }  # fmt: skip
 
 
-def test_every_command_reads_what_a_loader_reads(
-    cases: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_reads_what_a_loader_reads(cases: Any, tmp_path: Path, cli: Cli) -> None:
     """All in one mixture, as written by hand; ``verify`` too as ``init`` writes each."""
     roots = {name: cases(name) for name in READ}
     spec = spec_of(*(dataset_of(n, roots[n], **READ[n]) | {"name": n} for n in READ))
     spec |= {"batch": {"size": 4}, "mixing": {"epoch": "pass"}}
-    told = answers(written(spec, tmp_path), tmp_path, capsys)
+    told = answers(spec_file(tmp_path, spec), tmp_path, cli)
     assert {command: code for command, (code, _) in told.items()} == dict.fromkeys(told, 0), told
     for number, (name, root) in enumerate(roots.items()):
-        assert main(["init", str(root)]) == 0
-        plain = yaml.safe_load(capsys.readouterr().out)
+        plain = yaml.safe_load(cli("init", root).out)
         spec["datasets"][number] = plain["datasets"][0] | {"name": name}
         spec["cameras"] |= {camera: {"size": [16, 16]} for camera in plain["cameras"]}
-    words = ["verify", "--spec", str(written(spec, tmp_path)), "-n", "45", "--ram-floor", "200MB"]
-    assert main(words) == 0, capsys.readouterr().err
+    cli("verify", "--spec", spec_file(tmp_path, spec), "-n", "45", "--ram-floor", "200MB")
 
 
 REFUSED = {
@@ -141,15 +130,14 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_every_command_refuses_what_a_loader_refuses_in_the_same_words(
-    name: str, cases: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, cases: Any, tmp_path: Path, cli: Cli
 ) -> None:
     root = cases(name)
     more, words = REFUSED[name]
     code = 0 if name.startswith("tasks_") else 4  # init writes a spec without the language
-    assert main(["init", str(root)]) == code
-    assert words in capsys.readouterr().err
-    spec = written(spec_of(dataset_of(name, root, **more)), tmp_path)
-    told = answers(spec, tmp_path, capsys)
+    assert words in cli("init", root, code=code).err
+    spec = spec_file(tmp_path, spec_of(dataset_of(name, root, **more)))
+    told = answers(spec, tmp_path, cli)
     assert all(code for code, _ in told.values()), told
     plain = [
         re.sub(r"error: \S+mix.yaml, line \d+: ", "error: ", said) for _, said in told.values()
@@ -175,35 +163,31 @@ def test_a_deleted_episode_takes_no_other_with_it(cases: Any) -> None:
 )
 @pytest.mark.parametrize("style", ["plain", "openvla", "openpi"])
 def test_droid_is_known_under_the_names_of_its_files(
-    words: tuple[str, ...], style: str, cases: Any, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], style: str, cases: Any, cli: Cli
 ) -> None:
     root = cases("droid_inner_name", *words)
-    assert main(["init", str(root), "--style", style]) == 0
-    told = capsys.readouterr()
+    told = cli("init", root, "--style", style)
     assert "guessed" not in told.err
     (dataset,) = yaml.safe_load(told.out)["datasets"]
     assert dataset["action"] != "action"
     if style == "openpi":
         assert dataset["keep"]["match"] == {"episode_metadata/file_path": "success"}
-    assert main(["init", str(root), "--mix", "openvla"]) == 0
-    assert "1 of the 27 datasets" in capsys.readouterr().err
+    assert "1 of the 27 datasets" in cli("init", root, "--mix", "openvla").err
 
 
-def test_inspect_tells_lists_of_any_length(cases: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", str(cases("ragged_sequence")), "--json"]) == 0
-    read = yaml.safe_load(capsys.readouterr().out)["read"]
+def test_inspect_tells_lists_of_any_length(cases: Any, cli: Cli) -> None:
+    read = yaml.safe_load(cli("inspect", cases("ragged_sequence"), "--json").out)["read"]
     assert read["first"]["observation/points"] == []
     (points,) = read["ranges"]["observation/points"]
     assert (points["low"], points["high"]) == (0.0, 1.0)
 
 
-def test_init_proposes_one_of_several_texts(cases: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_proposes_one_of_several_texts(cases: Any, cli: Cli) -> None:
     for name, path in (
         ("language_episode_sequence", "episode_metadata/instructions"),
         ("language_string_tensor_openfly39", "language_instruction"),
     ):
-        assert main(["init", str(cases(name))]) == 0
-        told = capsys.readouterr()
+        told = cli("init", cases(name))
         (dataset,) = yaml.safe_load(told.out)["datasets"]
         assert dataset["language"] == {"path": path, "several": "draw"}
         assert "no language" not in told.err
@@ -224,8 +208,7 @@ def test_a_transform_is_given_lists_of_any_length(cases: Any, tmp_path: Path) ->
     try:
         more = {"transform": {"call": "padded:padded"}, "state": "points", "language": "said"}
         spec = spec_of(dataset_of("ragged_sequence", cases("ragged_sequence"), **more))
-        with AutoLoader(PipelineSpec.from_mapping(spec), ram_floor="200MB", isolation="thread",
-                        output="numpy", controller=False) as loader:  # fmt: skip
+        with opened(PipelineSpec.from_mapping(spec), controller=False) as loader:
             rows = {(*batch["state"][k, 0].tolist(), batch["language"][k])
                     for batch in loader for k in range(len(batch["language"]))}  # fmt: skip
         assert rows == {(-1.0, -1.0, ""), (0.0, -1.0, "w"), (0.0, 1.0, "w w")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ended import ran
 
 from bench.child import environment
 from bench.mixture import read_mixture
@@ -99,15 +99,7 @@ def _ran(
     assert interpreter(jobs[0][1]) == sys.executable
     out = folder / "given"
     command = [python, str(Path(__file__).with_name("peer_runs.py")), str(spec), str(out)]
-    done = subprocess.run(
-        [*command, json.dumps(jobs)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=230,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    ran(*command, json.dumps(jobs), env=environment(), timeout=230)
     return pickle.loads(out.read_bytes())
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from ended import python
 
 sys.path.insert(0, str(Path(__file__).with_name("planted")))
 from regressions import PLANTS
@@ -29,14 +30,8 @@ def _gate(root: Path) -> tuple[int, list[str]]:
         root: the folder that holds the library and its bench.
     """
     path = [str(root), str(PLANTED), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-m", "bench.gate", "--short", "--json"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
-        cwd=root,
-        check=False,
-    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    done = python("-m", "bench.gate", "--short", "--json", env=env, cwd=root, code=None)
     assert done.returncode in (0, 1), done.stderr
     verdicts = json.loads(done.stdout)
     return done.returncode, [one["figure"] for one in verdicts if not one["passed"]]

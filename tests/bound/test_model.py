@@ -31,7 +31,6 @@ def bound_of(traces: list[Trace], supplies: Supplies) -> Bound | None:
 
 def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus() -> None:
     found = bound_of([trace(0.002), trace(0.0008)], Supplies(4))
-    assert found is not None
     assert found.samples_per_s == pytest.approx(4000)
     assert found.limited_by == "cores"
     assert bound_of([], Supplies(4)) is None
@@ -41,13 +40,11 @@ def test_a_rate_is_never_more_than_the_bound() -> None:
     analyst = Analyst(Supplies(4))
     analyst.learn({"trace": asdict(trace()), "samples_per_s": 5000.0})
     bound = analyst.bound()
-    assert bound is not None
     assert "100% of the bound of 5000 samples/s" in bound.near(5000.0)
 
 
 def test_lifts_are_told_with_what_they_give_the_best_first() -> None:
     found = bound_of([trace()], Supplies(2))
-    assert found is not None
     told = {one.change: one.samples_per_s for one in found.lifts}
     assert told["2 more cores"] == pytest.approx(4000)
     assert told["frames stored at half the width and height"] == pytest.approx(2 / 0.0004)
@@ -60,11 +57,9 @@ def test_lifts_are_told_with_what_they_give_the_best_first() -> None:
 
 def test_files_that_were_waited_for_are_told_where_the_disk_s_rate_is_not_known() -> None:
     found = bound_of([trace(disk_bytes=1e5, disk_busy_ratio=0.9)], Supplies(2))
-    assert found is not None
     assert found.limited_by == "cores"
     assert "files were waited for 90% of the time" in found.describe(None)
     quiet = bound_of([trace()], Supplies(2))
-    assert quiet is not None
     assert "waited" not in quiet.describe(None)
 
 
@@ -79,7 +74,6 @@ def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked() -> N
     ):
         analyst.learn({"trace": slow, "knobs": knobs})
         bound = analyst.bound()
-        assert bound is not None
         limits.append(bound.limited_by)
     assert limits == ["cores", "cores", "disk"]
 

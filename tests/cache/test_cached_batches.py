@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlds_files import Written, write_steps
+from rlds_files import Written, once, write_steps
 from streams import Playing, dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
@@ -35,13 +35,12 @@ def counts(one: Playing) -> CacheStatistics:
     return one.pipeline.activity().cache
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
-    folder = tmp_path_factory.mktemp("cached")
-    return [
+written = once(
+    lambda folder: [
         write_steps(folder, [range(9, 13)], first=10 * k, name=name)
         for k, name in enumerate(("one", "two"))
     ]
+)
 
 
 def mixture(
@@ -256,7 +255,6 @@ def test_the_peak_of_a_measurement_has_the_frames_once(
         )
         for cache_bytes in (0, 2**29)
     )
-    assert held.cache is not None
     frames = held.cache["held_bytes"]
     assert frames > 2**25
     assert held.peak_rss_bytes - plain.peak_rss_bytes == pytest.approx(frames, rel=0.4)

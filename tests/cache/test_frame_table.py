@@ -169,7 +169,6 @@ def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(
     table: FrameTable,
 ) -> None:
     slab = table.shared_slab()
-    assert slab is not None
     other = FrameSlab(FRAME_BYTES, room_bytes=slab.room_bytes, descriptor=os.dup(slab.descriptor))
     slab.put("wrist", 7, picture(3, "wrist"))
     out = np.empty((2, 24 * 32 * 3), np.uint8)

@@ -181,7 +181,6 @@ def test_what_is_not_this_users_file_is_set_aside_as_it_is_and_said_once(
     (aside,) = folder.glob("*.aside-*")
     assert aside.name in caplog.text
     kept = aside if target == place else target
-    assert kept is not None
     assert kept.exists() == (kind != "dangling")
     if kind != "dangling":
         assert kept.read_bytes() == b"precious " * 1000
@@ -293,7 +292,6 @@ for number in range(10**6):
 """
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     with process:
-        assert process.stdout is not None
         said = process.stdout.readline()
         process.send_signal(signal.SIGKILL)
     assert said == "half\n"

@@ -11,10 +11,11 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from command_lines import Cli
 from rlds_files import image, jpeg, numbers, write_dataset
+from streams import spec_file
 
 from autoloader import AutoLoader
-from autoloader.cli.app import main
 from autoloader.cli.doctor import indexes
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
@@ -61,18 +62,15 @@ def mix(data: Path) -> Path:
         "action": "action",
         "images": {"primary": {"path": "observation/image", "present": FLAG}},
     }
-    spec = data.parents[1] / "mix.yaml"
     document = {"datasets": [entry], "cameras": {"primary": {"size": [8, 8]}}, "batch": {"size": 2}}
-    spec.write_text(yaml.safe_dump(document))
-    return spec
+    return spec_file(data.parents[1], document)
 
 
 def test_a_camera_that_is_absent_everywhere_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, cli: Cli, caplog: pytest.LogCaptureFixture
 ) -> None:
     spec = mix(robots(tmp_path, 0, 0, 0))
-    assert main(["plan", str(spec), *FLOOR]) == 0
-    plan = capsys.readouterr()
+    plan = cli("plan", spec, *FLOOR)
     assert "not known: no frame was decoded" in plan.out
     with AutoLoader(spec, ram_floor="64MiB", isolation="thread", controller=False) as loader:
         batch = next(iter(loader))
@@ -80,27 +78,23 @@ def test_a_camera_that_is_absent_everywhere_is_said(
     (told,) = [one for one in caplog.records if "is absent" in one.message]
     assert told.levelno == logging.WARNING
     assert ABSENT in told.message
-    assert main(["plan", str(spec), *FLOOR]) == 0
-    assert ABSENT in flat(capsys.readouterr().err)
+    assert ABSENT in flat(cli("plan", spec, *FLOOR).err)
     datasets = list(resolve(PipelineSpec.of(spec)).datasets)
     assert any("primary is absent in all 3" in str(one) for one in indexes(datasets, spec))
-    assert main(["peek", str(spec), "--out", str(tmp_path / "a.html"), *FLOOR]) == 0
-    said = flat(capsys.readouterr().err)
+    said = flat(cli("peek", spec, "--out", tmp_path / "a.html", *FLOOR).err)
     assert f"robot: camera primary is absent in all samples: {FLAG} is 0" in said
 
 
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_camera_that_one_episode_has_is_not_called_absent(
-    tmp_path: Path, indexed: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, indexed: bool, cli: Cli
 ) -> None:
     spec = mix(robots(tmp_path, 0, 1, 0))
-    assert main(["index", str(spec)]) == 0 if indexed else True
-    capsys.readouterr()
-    assert main(["plan", str(spec), *FLOOR]) == 0
-    plan = capsys.readouterr()
+    if indexed:
+        cli("index", spec)
+    plan = cli("plan", spec, *FLOOR)
     assert "absent" not in plan.err
-    assert main(["peek", str(spec), "--out", str(tmp_path / "a.html"), *FLOOR]) == 0
-    assert "absent" not in capsys.readouterr().err
+    assert "absent" not in cli("peek", spec, "--out", tmp_path / "a.html", *FLOOR).err
 
 
 @pytest.mark.parametrize(
@@ -117,11 +111,10 @@ def test_init_takes_no_flag_that_contradicts_the_pictures(
     flags: tuple[int, ...],
     how: dict[str, bool],
     used: bool,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     robots(tmp_path, *flags, **how)
-    assert main(["init", str(tmp_path), "--json"]) == 0
-    said = capsys.readouterr()
+    said = cli("init", tmp_path, "--json")
     text = json.loads(said.out)["spec"]
     images = yaml.safe_load(text)["datasets"][0]["images"]
     plain = "observation/image"

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-import yaml
-from rlds_files import PLAIN, Written, episode, image, numbers, png, write_dataset
+from command_lines import Cli
+from rlds_files import PLAIN, Written, episode, image, numbers, once, png, write_dataset
+from streams import spec_file
 
-from autoloader.cli.app import main
 from autoloader.cli.peek import coloured
 
 HEIGHT, WIDTH, STEPS = 18, 24, 5
@@ -50,11 +49,9 @@ def of(number: int) -> dict[str, Any]:
     )
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return write_dataset(
-        tmp_path_factory.mktemp("depth"), [[of(number) for number in range(3)]], features=FEATURES
-    )
+written = once(
+    lambda folder: write_dataset(folder, [[of(number) for number in range(3)]], features=FEATURES)
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +80,11 @@ def mix(written: Written) -> Path:
         "sample": {"frame_offsets": [0, 2], "edges": {"end": "zero"}},
         "normalize": {"action": {"method": "min_max"}},
     }  # fmt: skip
-    path = written.path.parent / "mix.yaml"
-    path.write_text(yaml.safe_dump(spec))
-    return path
+    return spec_file(written.path.parent, spec)
 
 
-def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_init_names_depth_in_a_comment(
-    written: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = " ".join(answer(capsys, "init", str(written.path.parent))["spec"].split())
+def test_init_names_depth_in_a_comment(written: Written, cli: Cli) -> None:
+    text = " ".join(cli.json("init", (written.path.parent))["spec"].split())
     text = text.replace(" # ", " ")
     for name, dtype in (("depth", "uint16"), ("wrist_depth", "float32")):
         assert (
@@ -107,14 +95,9 @@ def test_init_names_depth_in_a_comment(
 
 
 @pytest.mark.slow
-def test_peek_draws_depth_with_its_scale(
-    mix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_peek_draws_depth_with_its_scale(mix: Path, tmp_path: Path, cli: Cli) -> None:
     sheet = tmp_path / "sheet.html"
-    found = answer(
-        capsys, "peek", "--spec", str(mix), "--out", str(sheet), "--ram-floor", "64MiB",
-        "--samples", "16",
-    )  # fmt: skip
+    found = cli.json("peek", "--spec", mix, "--out", sheet, "--ram-floor", "64MiB", "--samples", 16)
     for panel in found["datasets"].values():
         shown = panel["frames"][0]
         assert shown["depth"].keys() == {"depth", "wrist_depth"}
@@ -129,7 +112,6 @@ def test_colours_go_from_the_least_to_the_greatest_value_that_was_measured() -> 
     frames[0, 0, :, 0] = (1, 2, 5)
     frames[1, 1, 0, 0] = np.nan
     pictures, scale = coloured(frames)
-    assert scale is not None
     assert (scale.low, scale.high) == (1, 5)
     assert pictures.shape == (2, 2, 3, 3)
     assert len({tuple(pictures[0, 0, k].tolist()) for k in range(3)}) == 3

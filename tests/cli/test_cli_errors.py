@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rlds_files
 import yaml
+from command_lines import Cli
+from ended import python
+from streams import spec_file
 
-from autoloader.cli.app import main
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import open_source
 from autoloader.samples.resolve import resolve
@@ -38,49 +38,43 @@ HUGE = "9" * 400
     ],
 )
 def test_values_that_no_option_takes_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+    tmp_path: Path, cli: Cli, words: list[str], told: str
 ) -> None:
     written = rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 3)]])
-    spec = tmp_path / "mix.yaml"
     dataset = {"name": "arm", "path": str(written.path), "images": {"primary": "observation/image"}}
-    spec.write_text(json.dumps({**PLAIN, "datasets": [dataset]}))
-    assert main(["plan", "--spec", str(spec), *words, "--json"]) == 2
-    assert told in json.loads(capsys.readouterr().out)["error"]["what"]
+    spec = spec_file(tmp_path, {**PLAIN, "datasets": [dataset]})
+    assert told in cli.json("plan", "--spec", spec, *words, code=2)["error"]["what"]
 
 
 def test_a_field_that_the_data_lacks_is_told_with_the_line_unless_the_command_line_gave_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     written = rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 3)]])
     spec = tmp_path / "mix.yaml"
     dataset = {"name": "arm", "path": str(written.path), "images": {"primary": "picture"}}
     spec.write_text(json.dumps({**PLAIN, "datasets": [dataset]}, indent=1))
     field = "datasets[arm].images.primary: 'picture' is not a feature"
-    assert main(["plan", str(spec), "--json"]) == 2
-    told = json.loads(capsys.readouterr().out)["error"]["what"]
+    told = cli.json("plan", spec, code=2)["error"]["what"]
     assert told.startswith(f"{spec}, line 7: {field}")
-    assert main(["plan", str(spec), "--set", "datasets.arm.images.primary=picture", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["what"].startswith(field)
-    assert main(["plan", str(spec), "--set", "batch.szie=3", "--json"]) == 2
-    assert json.loads(capsys.readouterr().out)["error"]["what"] == "batch: unknown key 'szie'"
+    assert cli.json("plan", spec, "--set", "datasets.arm.images.primary=picture", code=2)["error"][
+        "what"
+    ].startswith(field)
+    told = cli.json("plan", spec, "--set", "batch.szie=3", code=2)["error"]["what"]
+    assert told == "batch: unknown key 'szie'"
 
 
 def test_a_spec_without_its_ending_and_an_option_without_its_value_are_told_what_was_meant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mix.yaml").write_text(json.dumps(PLAIN))
-    assert main(["plan", "mix"]) == 2
-    assert "did you mean mix.yaml?" in capsys.readouterr().err
-    assert main(["plan", "max"]) == 2
-    assert "`autoloader init max -o mix.yaml`" in capsys.readouterr().err
-    assert main(["peek", "mix.yaml", "-o"]) == 2
-    assert "`autoloader peek --help`" in capsys.readouterr().err
+    assert "did you mean mix.yaml?" in cli("plan", "mix", code=2).err
+    assert "`autoloader init max -o mix.yaml`" in cli("plan", "max", code=2).err
+    assert "`autoloader peek --help`" in cli("peek", "mix.yaml", "-o", code=2).err
 
 
-def test_a_folder_that_cannot_be_named_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "x" * 300, "--json"]) == 4
-    assert "does not exist" in json.loads(capsys.readouterr().out)["error"]["what"]
+def test_a_folder_that_cannot_be_named_is_refused(cli: Cli) -> None:
+    assert "does not exist" in cli.json("init", "x" * 300, code=4)["error"]["what"]
 
 
 def refusal(*changes: tuple[str, Any]) -> SpecError:
@@ -145,14 +139,8 @@ def test_a_path_that_is_not_there_is_told_what_may_be_meant(
 def test_ctrl_c_while_the_commands_are_imported_ends_quietly(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
     for module in ("autoloader", "autoloader.tune"):
-        command = [sys.executable, "-m", module, "plan", "mix.yaml"]
-        ended = subprocess.run(
-            command,
-            capture_output=True,
-            check=False,
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        )
-        assert (ended.returncode, ended.stderr) == (130, b"")
+        env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        assert python("-m", module, "plan", "mix.yaml", code=130, env=env).stderr == ""
 
 
 def test_the_split_that_is_proposed_can_be_written_as_it_stands(tmp_path: Path) -> None:

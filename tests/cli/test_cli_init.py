@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
+from command_lines import Cli
 from hdf5_files import write_robomimic
 from lerobot_files import LeRobotFiles
 from rlds_files import PLAIN, TEXT, Declared, image, jpeg, numbers, write_dataset
+from streams import opened, spec_file
 
 from autoloader import AutoLoader
-from autoloader.cli.app import main
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats.registry import known_dataset, known_mixes, pair_offset
 from autoloader.recipes import recipe
@@ -76,16 +77,13 @@ UNKNOWN = {
 }
 
 
-def spec_of_init(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> tuple[dict[str, Any], str]:
-    assert main(["init", *arguments]) == 0
-    told = capsys.readouterr()
+def spec_of_init(arguments: list[str], cli: Cli) -> tuple[dict[str, Any], str]:
+    told = cli("init", *arguments)
     return yaml.safe_load(told.out), told.err
 
 
 def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_marked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     viola = write(tmp_path / "oxe", "viola", VIOLA)
     write(tmp_path, "language_table", TABLE, episodes=60)
@@ -94,7 +92,7 @@ def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_mark
     (tmp_path / "broken" / "1.0.0").mkdir(parents=True)
     (tmp_path / "broken" / "1.0.0" / "dataset_info.json").write_text("{")
     (tmp_path / "broken" / "1.0.0" / "features.json").write_text("{}")
-    plain, notes = spec_of_init([str(tmp_path)], capsys)
+    plain, notes = spec_of_init([str(tmp_path)], cli)
     found = {one["name"]: one for one in plain["datasets"]}
     assert set(found) == {"viola", "language_table", "pour_tea"}
     assert found["viola"]["path"] == str(viola)
@@ -126,14 +124,13 @@ def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_mark
 
 
 def test_every_feature_that_is_not_used_stands_in_the_file_as_a_comment(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     for name, features in (("viola", VIOLA), ("pour_tea", UNKNOWN)):
         packed = {"more/depth_map": numbers(4, encoding="zlib"), "more/reward": numbers()}
         write(tmp_path, name, {**features, **packed})
     for style in ("plain", "stage2"):
-        assert main(["init", str(tmp_path), "--style", style]) == 0
-        text = capsys.readouterr().out
+        text = cli("init", tmp_path, "--style", style).out
         blocks = {block.split("\n")[0]: block for block in text.split("  - name: ")[1:]}
         for name, features in (("viola", VIOLA), ("pour_tea", UNKNOWN)):
             used, *left = blocks[name].split("# not used, ")
@@ -145,10 +142,10 @@ def test_every_feature_that_is_not_used_stands_in_the_file_as_a_comment(
 
 
 def test_a_registry_entry_that_does_not_fit_the_files_is_replaced_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     write(tmp_path, "viola", {**PLAIN})
-    plain, notes = spec_of_init([str(tmp_path)], capsys)
+    plain, notes = spec_of_init([str(tmp_path)], cli)
     (one,) = plain["datasets"]
     assert one["images"] == {"primary": "observation/image"}
     assert one["action"] == "action"
@@ -156,14 +153,11 @@ def test_a_registry_entry_that_does_not_fit_the_files_is_replaced_and_said(
     assert "the known recipe does not fit these files" in notes
 
 
-def test_a_mix_weighs_its_datasets_and_leaves_out_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mix_weighs_its_datasets_and_leaves_out_the_others(tmp_path: Path, cli: Cli) -> None:
     for name, features in (("viola", VIOLA), ("language_table", TABLE), ("pour_tea", UNKNOWN)):
         write(tmp_path, name, features)
-    assert main(["init", str(tmp_path)]) == 0
-    assert "    # the instruction is" in capsys.readouterr().out
-    octo, notes = spec_of_init([str(tmp_path), "--mix", "octo"], capsys)
+    assert "    # the instruction is" in cli("init", tmp_path).out
+    octo, notes = spec_of_init([str(tmp_path), "--mix", "octo"], cli)
     assert {one["name"]: one["weight"] for one in octo["datasets"]} == {
         "viola": 2.0, "language_table": 0.1,
     }  # fmt: skip
@@ -171,30 +165,25 @@ def test_a_mix_weighs_its_datasets_and_leaves_out_the_others(
     assert "pour_tea: not part of octo" in notes
     assert "2 of the 25 datasets of octo" in notes
     assert "these are not in" in notes
-    assert main(["init", str(tmp_path), "--mix", "octo", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = cli.json("init", tmp_path, "--mix", "octo")
     assert told["style"] == "plain"
     assert (told["mix"]["datasets"], len(told["mix"]["absent"])) == (25, 23)
     assert sorted(told["mix"]["present"]) == ["language_table", "viola"]
     assert "# 2 of its 25 datasets; not here: fractal20220817_data," in told["spec"]
-    pairs, _ = spec_of_init([str(tmp_path), "--mix", "stage2-29"], capsys)
+    pairs, _ = spec_of_init([str(tmp_path), "--mix", "stage2-29"], cli)
     assert pairs["sample"]["action_reduce"] == "sum"
     assert pairs["datasets"][0]["sample"] == {"frame_offsets": [0, 10], "action_horizon": 10}
     resolve(PipelineSpec.from_mapping(pairs))
 
 
-def test_what_init_writes_of_29_datasets_is_measured_unedited(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_init_writes_of_29_datasets_is_measured_unedited(tmp_path: Path, cli: Cli) -> None:
     kinds = [("viola", VIOLA), ("language_table", TABLE), ("pour_tea", UNKNOWN)]
     kinds += [(f"lab_{number}", dict(PLAIN)) for number in range(26)]
     for name, features in kinds:
         write(tmp_path / "data", name, features)
-    assert main(["init", str(tmp_path / "data")]) == 0
-    (tmp_path / "mix.yaml").write_text(capsys.readouterr().out)
+    (tmp_path / "mix.yaml").write_text(cli("init", tmp_path / "data").out)
     words = ["measure", "--spec", str(tmp_path / "mix.yaml"), "--ram-floor", "64MiB", "--json"]
-    assert main([*words, "--warmup", "1", "--batches", "4"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+    answer = json.loads(cli(*words, "--warmup", "1", "--batches", "4").out)
     assert (answer["datasets"], answer["samples"]) == (29, 4 * 48)
 
 
@@ -205,7 +194,6 @@ def test_the_registry_is_whole() -> None:
     for name in known_names:
         own, known = known_dataset(name) or ("", None)
         assert own == name
-        assert known is not None
         assert known.images
         for terms in (known.action, known.state):
             assert terms is None or parse_expression(list(terms)).terms
@@ -246,11 +234,10 @@ def project_folder(folder: Path) -> Path:
 
 
 def test_octos_style_has_its_recipes_window_chunk_cameras_and_weights(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     words = [str(project_folder(tmp_path)), "--style", "octo"]
-    assert main(["init", *words, "--mix", "oxe_magic_soup"]) == 0
-    told = capsys.readouterr()
+    told = cli("init", *words, "--mix", "oxe_magic_soup")
     plain = yaml.safe_load(told.out)
     assert {one["name"]: one["weight"] for one in plain["datasets"]} == {
         "viola": 2.0, "bridge_dataset": 1.0,
@@ -284,11 +271,9 @@ def test_octos_style_has_its_recipes_window_chunk_cameras_and_weights(
     assert "random_resized_crop" not in plain["augment"]["wrist"]
 
 
-def test_openvlas_style_has_its_recipes_quantiles_and_one_camera(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_openvlas_style_has_its_recipes_quantiles_and_one_camera(tmp_path: Path, cli: Cli) -> None:
     words = [str(project_folder(tmp_path)), "--style", "openvla"]
-    plain, notes = spec_of_init(words, capsys)
+    plain, notes = spec_of_init(words, cli)
     found = {one["name"]: one for one in plain["datasets"]}
     assert set(found) == {"viola", "bridge_dataset", "pour_tea"}
     assert found["bridge_dataset"]["steps"] == {"drop_first": 1, "drop_last": 1}
@@ -299,26 +284,26 @@ def test_openvlas_style_has_its_recipes_quantiles_and_one_camera(
     assert plain["normalize"]["action"] == {
         "method": "q01_q99", "dims": "[:-1]", "clip": True, "arithmetic": "openvla",
     }  # fmt: skip
-    mixed, _ = spec_of_init([*words, "--mix", "bridge_rt_1"], capsys)
+    mixed, _ = spec_of_init([*words, "--mix", "bridge_rt_1"], cli)
     assert [one["name"] for one in mixed["datasets"]] == ["bridge_dataset"]
 
 
 def test_a_camera_that_a_style_always_has_comes_black_and_masked_where_no_dataset_fills_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     door = "nyu_door_opening_surprising_effectiveness"
     fields = {key: VIOLA[key] for key in VIOLA if "observation" not in key}
     wrist = {"observation/image": image(), "observation/natural_language_instruction": TEXT}
     write(tmp_path, door, {**fields, "action/gripper_closedness_action": numbers(1), **wrist})
     for style, filled in (("octo", {"wrist"}), ("openvla", set())):
-        plain, _ = spec_of_init([str(tmp_path), "--style", style], capsys)
+        plain, _ = spec_of_init([str(tmp_path), "--style", style], cli)
         (one,) = plain["datasets"]
         assert set(one.get("images", {})) == filled
         cameras = plain["cameras"]
         assert cameras["primary"]["placeholder"] is True
         assert {name for name, how in cameras.items() if "placeholder" not in how} == filled
         assert set(plain.get("augment", {})) == filled  # black stays black
-        with AutoLoader(plain, ram_floor="64MiB", output="numpy", isolation="thread") as loader:
+        with opened(plain) as loader:
             batch = next(iter(loader))
         for name, frames in batch["images"].items():
             assert batch["frame_mask"][name].any() == frames.any() == (name in filled)
@@ -342,16 +327,16 @@ def test_a_style_trains_on_the_episodes_that_its_project_trains_on(
     episodes: int,
     splits: dict[str, str | None],
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     write(tmp_path, "viola", VIOLA, episodes=episodes)
-    plain, _ = spec_of_init([str(tmp_path), "--style", style], capsys)
+    plain, _ = spec_of_init([str(tmp_path), "--style", style], cli)
     assert plain["datasets"][0]["split"] == splits
 
 
-def test_openpis_style_is_that_of_droid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_openpis_style_is_that_of_droid(tmp_path: Path, cli: Cli) -> None:
     write(tmp_path, "droid", DROID)
-    plain, _ = spec_of_init([str(tmp_path), "--style", "openpi", "--mix", "droid"], capsys)
+    plain, _ = spec_of_init([str(tmp_path), "--style", "openpi", "--mix", "droid"], cli)
     (one,) = plain["datasets"]
     assert one["action"] == ["action_dict/joint_position", "action_dict/gripper_position"]
     assert one["sample"] == {"action_relative_to_state": [0, 1, 2, 3, 4, 5, 6]}
@@ -367,11 +352,10 @@ def test_openpis_style_is_that_of_droid(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_a_recipe_that_does_not_fit_the_files_is_replaced_and_says_why(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     write(tmp_path, "bridge_dataset", {**BRIDGE, "observation/state": numbers(3)})
-    assert main(["init", str(tmp_path), "--style", "octo", "--mix", "bridge"]) == 0
-    told = capsys.readouterr()
+    told = cli("init", tmp_path, "--style", "octo", "--mix", "bridge")
     (one,) = yaml.safe_load(told.out)["datasets"]
     assert one["action"] == "action"
     assert "the recipe of octo does not fit these files" in told.err
@@ -390,11 +374,8 @@ def test_a_recipe_that_does_not_fit_the_files_is_replaced_and_says_why(
         (["--style", "octopus"], "octo"),
     ],
 )
-def test_a_mixture_is_a_styles(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", str(tmp_path), *words]) == 2
-    assert told in capsys.readouterr().err
+def test_a_mixture_is_a_styles(words: list[str], told: str, tmp_path: Path, cli: Cli) -> None:
+    assert told in cli("init", tmp_path, *words, code=2).err
 
 
 @pytest.mark.parametrize(
@@ -410,7 +391,7 @@ def test_a_mixture_is_a_styles(
     ],
 )
 def test_a_dataset_is_known_by_its_folder_by_its_files_and_by_its_other_names(
-    tmp_path: Path, folder: str, own: str, known: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, folder: str, own: str, known: str, cli: Cli
 ) -> None:
     features = DROID if known == "droid" else BRIDGE
     features = {**features, "observation/cartesian_position": numbers(6),
@@ -419,14 +400,14 @@ def test_a_dataset_is_known_by_its_folder_by_its_files_and_by_its_other_names(
     version.parent.rename(tmp_path / "data" / folder)
     style = "openpi" if known == "droid" else "octo"
     for words in ([], ["--style", style]):
-        plain, notes = spec_of_init([str(tmp_path / "data"), *words], capsys)
+        plain, notes = spec_of_init([str(tmp_path / "data"), *words], cli)
         assert "guessed" not in notes
         (dataset,) = plain["datasets"]
         assert Path(dataset["path"]).parent.name == folder
     if known == "droid":
         assert dataset["keep"] == {"match": {"episode_metadata/file_path": "success"}}
     mix = "openvla" if known == "droid" else "octo"
-    plain, notes = spec_of_init([str(tmp_path / "data"), "--mix", mix], capsys)
+    plain, notes = spec_of_init([str(tmp_path / "data"), "--mix", mix], cli)
     assert f"1 of the {len(known_mixes()[mix].weights)} datasets" in notes
 
 
@@ -460,24 +441,21 @@ def hub(folder: Path, repository: str, refs: dict[str, str], *commits: str) -> P
     ],
 )
 def test_of_a_cache_of_the_hub_one_revision_is_taken_by_its_refs_and_named_by_its_repository(
-    tmp_path: Path, refs: dict[str, str], taken: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refs: dict[str, str], taken: str, cli: Cli
 ) -> None:
     home = hub(tmp_path / "hub", "stack-cups", refs, "a" * 40, "b" * 40)
     for place in (tmp_path, home, home / "snapshots"):
-        plain, notes = spec_of_init([str(place)], capsys)
+        plain, notes = spec_of_init([str(place)], cli)
         (dataset,) = plain["datasets"]
         assert dataset["name"] == "stack_cups"
         assert dataset["path"] == str(home / "snapshots" / taken)
         assert f"stack-cups: takes revision {taken}" in notes
-    assert main(["inspect", str(home)]) == 0
-    assert capsys.readouterr().out.split()[:4] == ["name", "stack-cups", "version", "v2.1"]
-    plain, _ = spec_of_init([str(home / "snapshots" / ("a" * 40))], capsys)
+    assert cli("inspect", home).out.split()[:4] == ["name", "stack-cups", "version", "v2.1"]
+    plain, _ = spec_of_init([str(home / "snapshots" / ("a" * 40))], cli)
     assert [one["name"] for one in plain["datasets"]] == ["stack_cups"]
 
 
-def test_links_and_copies_of_a_dataset_count_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_links_and_copies_of_a_dataset_count_once(tmp_path: Path, cli: Cli) -> None:
     version = write(tmp_path / "data", "pour_tea", UNKNOWN)
     (version.parent / "latest").symlink_to("1.0.0")
     (version.parent / "2.0.0").symlink_to(version)
@@ -486,7 +464,7 @@ def test_links_and_copies_of_a_dataset_count_once(
     LeRobotFiles(lengths=(4, 3)).write(tmp_path / "data" / "arm")
     shutil.copytree(tmp_path / "data" / "arm", tmp_path / "data" / "arm_copy")
     LeRobotFiles(lengths=(4, 3), version="v2.1").write(tmp_path / "data" / "other")
-    plain, notes = spec_of_init([str(tmp_path / "data")], capsys)
+    plain, notes = spec_of_init([str(tmp_path / "data")], cli)
     assert [one["name"] for one in plain["datasets"]] == ["arm", "other", "pour_tea"]
     assert plain["datasets"][2]["path"] == str(version)
     assert notes.count(f"left out: a link to {version}") == 5
@@ -494,9 +472,7 @@ def test_links_and_copies_of_a_dataset_count_once(
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_a_dataset_that_is_partly_there_counts_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], copied: bool
-) -> None:
+def test_a_dataset_that_is_partly_there_counts_once(tmp_path: Path, cli: Cli, copied: bool) -> None:
     records = [[{"observation/rgb": [jpeg(0, 0)], "action": [0.0, 0.0]}]]
     features = {"observation/rgb": image(), "action": numbers(2)}
     data = tmp_path / "data"
@@ -508,16 +484,14 @@ def test_a_dataset_that_is_partly_there_counts_once(
     else:
         (tmp_path / "link").symlink_to(data)
         places.append(tmp_path / "link")
-    plain, notes = spec_of_init([*map(str, places)], capsys)
+    plain, notes = spec_of_init([*map(str, places)], cli)
     assert [one["path"] for one in plain["datasets"]] == [str(version)]
     assert notes.count("left out: named twice") == 2 * (not copied)
     assert notes.count(f"left out: a link to {version}") == (not copied)
     assert notes.count(f"left out: it holds the same data as {version}") == copied
 
 
-def test_plan_says_where_two_entries_read_the_same_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_says_where_two_entries_read_the_same_files(tmp_path: Path, cli: Cli) -> None:
     version = write(tmp_path, "pour_tea", UNKNOWN)
     copy = shutil.copytree(version, tmp_path / "copy" / "1.0.0")
     home = hub(tmp_path / "hub", "cups", {"main": "a" * 40}, "a" * 40, "b" * 40)
@@ -527,23 +501,21 @@ def test_plan_says_where_two_entries_read_the_same_files(
                 for name, path in (("a", version), ("b", copy), ("c", version))]  # fmt: skip
     top = {"images": {"top": "observation.images.top"}, "split": {"train": "train"}}
     datasets += [{"name": f"r{k}", "path": path, **top} for k, path in enumerate(revisions)]
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump({"datasets": datasets, "cameras": {"top": {"size": [16, 16]}}}))
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB"]) == 0
-    notes = capsys.readouterr().err
+    spec = spec_file(tmp_path, {"datasets": datasets, "cameras": {"top": {"size": [16, 16]}}})
+    notes = cli("plan", "--spec", spec, "--ram-floor", "64MiB").err
     for first, other in (("a", "b"), ("a", "c"), ("r0", "r1")):
         assert f"{other}: reads the same data as {first}" in notes
 
 
 def test_where_the_newest_version_cannot_be_read_an_older_one_is_taken_and_both_are_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     version = write(tmp_path, "pour_tea", UNKNOWN)
     newest = shutil.copytree(version, version.parent / "1.1.0")
     info = json.loads((newest / "dataset_info.json").read_text())
     other = json.dumps({**info, "version": "1.1.0", "fileFormat": "array_record"})
     (newest / "dataset_info.json").write_text(other)
-    plain, notes = spec_of_init([str(tmp_path)], capsys)
+    plain, notes = spec_of_init([str(tmp_path)], cli)
     assert [one["path"] for one in plain["datasets"]] == [str(version)]
     assert f"{newest}: left out: " in notes
     assert "array_record, not tfrecord" in notes
@@ -555,9 +527,7 @@ def test_where_the_newest_version_cannot_be_read_an_older_one_is_taken_and_both_
     assert "or name another version of the dataset" in caught.value.remedy
 
 
-def test_what_is_left_out_is_told_with_its_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_out_is_told_with_its_remedy(tmp_path: Path, cli: Cli) -> None:
     write(tmp_path, "pour_tea", UNKNOWN)
     (write(tmp_path, "old", UNKNOWN) / "features.json").unlink()
     for shard in write(tmp_path, "packed", UNKNOWN).glob("*.tfrecord*"):
@@ -566,7 +536,7 @@ def test_what_is_left_out_is_told_with_its_remedy(
         shard.unlink()
     arm = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
     (arm / "meta/info.json").write_text("{")
-    plain, notes = spec_of_init([str(tmp_path)], capsys)
+    plain, notes = spec_of_init([str(tmp_path)], cli)
     assert [one["name"] for one in plain["datasets"]] == ["pour_tea"]
     for words in (
         "dataset old: .*old/1.0.0 has no features.json → copy the file there, or write",
@@ -577,34 +547,27 @@ def test_what_is_left_out_is_told_with_its_remedy(
         assert re.search(words, notes)
     words = str(tmp_path / "packed")
     for command in (["init", words], ["inspect", words]):
-        assert main(command) == 4
-        assert "is gzip-compressed" in capsys.readouterr().err
+        assert "is gzip-compressed" in cli(*command, code=4).err
 
 
-def test_init_says_why_it_took_no_camera_and_no_language(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_says_why_it_took_no_camera_and_no_language(tmp_path: Path, cli: Cli) -> None:
     features = {"observation/state": numbers(3), "action": numbers(2)}
     write(tmp_path, "blind", features)
-    assert main(["init", str(tmp_path)]) == 4
-    told = capsys.readouterr().err
+    told = cli("init", tmp_path, code=4).err
     assert "blind: no camera: no feature is a picture of the steps" in told
     assert "blind: no language: no feature holds texts" in told
     assert "no dataset below it has a camera that can be used" in told
     write(tmp_path, "seeing", {**features, "observation/image": image()})
-    plain, _ = spec_of_init([str(tmp_path)], capsys)
+    plain, _ = spec_of_init([str(tmp_path)], cli)
     assert ["images" in one for one in plain["datasets"]] == [False, True]
 
 
-def test_episodes_without_videos_are_left_out_by_number(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_episodes_without_videos_are_left_out_by_number(tmp_path: Path, cli: Cli) -> None:
     files = LeRobotFiles(lengths=(4, 3, 4, 3, 4, 3), version="v2.1")
     arm = files.write(tmp_path / "arm")
     for number in (0, 3):
         files.video(arm, "observation.images.top", number).unlink()
-    assert main(["init", str(arm)]) == 0
-    said = capsys.readouterr()
+    said = cli("init", arm)
     (entry,) = yaml.safe_load(said.out)["datasets"]
     assert entry["episodes"] == [1, 2, 4, 5]
     assert entry["split"] == {"train": "train[:-1]", "val": "train[-1:]"}
@@ -615,17 +578,15 @@ def test_episodes_without_videos_are_left_out_by_number(
         assert loader.plan.counts["arm"].episodes == 3
     for number in (1, 2, 4, 5):
         files.video(arm, "observation.images.top", number).unlink()
-    assert main(["init", str(arm)]) == 4
-    assert "left out" not in capsys.readouterr().err
+    assert "left out" not in cli("init", arm, code=4).err
 
 
 def test_a_mixture_of_fewer_datasets_is_said_last_and_no_loader_takes_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     write(tmp_path, "pour_tea", UNKNOWN)
     (write(tmp_path, "old", UNKNOWN) / "features.json").unlink()
-    assert main(["init", str(tmp_path)]) == 0
-    said = capsys.readouterr()
+    said = cli("init", tmp_path)
     words = "1 of 2 datasets written; left out: old"
     assert said.err.splitlines()[-1] == words
     assert said.err.count("has no features.json") == 1
@@ -636,15 +597,12 @@ def test_a_mixture_of_fewer_datasets_is_said_last_and_no_loader_takes_it(
     assert "autoloader init" in caught.value.remedy
 
 
-def test_data_that_is_named_as_held_out_and_trained_on_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_data_that_is_named_as_held_out_and_trained_on_is_told(tmp_path: Path, cli: Cli) -> None:
     for name in ("can/train", "can/valid.2"):
         write_robomimic(tmp_path / f"{name}.hdf5", {"demo_0": 3})
     for name in ("train", "pick-val", "a_test_train", "evals"):
         LeRobotFiles(lengths=(3, len(name))).write(tmp_path / name)
-    assert main(["init", str(tmp_path)]) == 0
-    told = [one for one in capsys.readouterr().err.splitlines() if "to validate on" in one]
+    told = [one for one in cli("init", tmp_path).err.splitlines() if "to validate on" in one]
     assert [one.partition(" is named")[0] for one in told] == [
         "can: valid.2.hdf5",
         "pick_val: pick-val",
@@ -657,18 +615,17 @@ def test_data_that_is_named_as_held_out_and_trained_on_is_told(
      ("data/chunk-000", "lerobot")],
 )  # fmt: skip
 def test_a_place_inside_a_dataset_is_answered_with_the_datasets_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], inside: str, kind: str
+    tmp_path: Path, cli: Cli, inside: str, kind: str
 ) -> None:
     root = write(tmp_path, "arm", TABLE)
     if kind == "lerobot":
         root = LeRobotFiles().write(tmp_path / "g1")
     for command in ("init", "inspect"):
-        assert main([command, str(root / inside)]) == 4
-        assert str(capsys.readouterr().err).rstrip().endswith(str(root)), command
+        assert cli(command, root / inside, code=4).err.rstrip().endswith(str(root)), command
 
 
 def test_a_path_with_two_dots_is_written_without_them_unless_they_follow_a_link(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "data", "arm", TABLE)
     (tmp_path / "work").mkdir()
@@ -677,6 +634,5 @@ def test_a_path_with_two_dots_is_written_without_them_unless_they_follow_a_link(
     (tmp_path / "deep/data").symlink_to(tmp_path / "data")
     monkeypatch.chdir(tmp_path / "work")
     for given, path in (("../data", tmp_path / "data"), ("link/../data", "link/../data")):
-        assert main(["init", given]) == 0
-        (entry,) = yaml.safe_load(capsys.readouterr().out)["datasets"]
+        (entry,) = yaml.safe_load(cli("init", given).out)["datasets"]
         assert entry["path"] == str(tmp_path / "work" / path / "arm/1.0.0")

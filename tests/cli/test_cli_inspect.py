@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from command_lines import Cli
 from rlds_files import PLAIN, TEXT, Written, episode, image, numbers, png, write_dataset
 
 from autoloader.cli.app import main
@@ -59,16 +59,8 @@ def written(tmp_path: Path) -> Written:
     )
 
 
-def answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    assert main(["inspect", *words, "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
-def test_it_tells_splits_features_the_first_episode_and_ranges(
-    written: Written, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = answer([str(written.path)], capsys)
+def test_it_tells_splits_features_the_first_episode_and_ranges(written: Written, cli: Cli) -> None:
+    found = cli.json("inspect", written.path)
     assert found["splits"] == {
         "train": {"episodes": 3, "shards": 2}, "val": {"episodes": 1, "shards": 1},
     }  # fmt: skip
@@ -99,13 +91,11 @@ def test_it_tells_splits_features_the_first_episode_and_ranges(
 
 
 def test_a_folder_of_several_datasets_or_none_is_refused(
-    written: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    written: Written, tmp_path: Path, cli: Cli
 ) -> None:
     write_dataset(tmp_path, [[episode(0, 3)]], name="hand")
-    assert main(["inspect", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
+    told = cli("inspect", tmp_path, code=2).err
     assert "holds 2 datasets" in told
     assert str(written.path) in told
     assert main(["inspect", str(tmp_path / "nowhere")]) == 4
-    assert main(["inspect", str(written.path), "--split", "trian"]) == 2
-    assert "did you mean 'train'?" in capsys.readouterr().err
+    assert "did you mean 'train'?" in cli("inspect", written.path, "--split", "trian", code=2).err

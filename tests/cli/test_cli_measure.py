@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import Cli
 
 from autoloader.cli.app import main, parse_settings
 from autoloader.errors import BudgetInfeasibleError, UsageError
@@ -56,18 +57,14 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     return seen
 
 
-def test_json_is_the_one_document_on_stdout(
-    asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["measure", "--spec", "mix.yaml", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == FOUND.as_dict()
+def test_json_is_the_one_document_on_stdout(asked: dict[str, Any], cli: Cli) -> None:
+    assert cli.json("measure", "--spec", "mix.yaml") == FOUND.as_dict()
 
 
 def test_people_get_a_table_and_are_told_when_it_says_little(
-    asked: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    asked: dict[str, Any], cli: Cli
 ) -> None:
-    assert main(["measure", "--spec", "mix.yaml", "--batches", "5"]) == 0
-    said = capsys.readouterr()
+    said = cli("measure", "--spec", "mix.yaml", "--batches", "5")
     first = [line.split(maxsplit=1)[0] for line in said.out.splitlines()[:4]]
     assert first == ["Rate", "Memory", "Limit", "Next"]
     assert "100 samples/s, 2.0 batches/s" in said.out
@@ -78,13 +75,12 @@ def test_people_get_a_table_and_are_told_when_it_says_little(
 
 
 def test_an_interrupted_measurement_is_shown_and_ends_as_ctrl_c_does(
-    asked: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    asked: dict[str, Any], cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         measurement, "measure", lambda *_, **__: dataclasses.replace(FOUND, interrupted=True)
     )
-    assert main(["measure", "mix.yaml"]) == 130
-    said = capsys.readouterr()
+    said = cli("measure", "mix.yaml", code=130)
     assert said.out.startswith("Rate   100 samples/s")
     assert "interrupted: the figures are of the first 960 samples" in said.err
 

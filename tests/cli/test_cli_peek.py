@@ -12,8 +12,9 @@ import cv2
 import numpy as np
 import pytest
 import yaml
-from rlds_files import PLAIN, Written, episode, image, write_dataset
-from streams import dataset_of, spec_of
+from command_lines import Cli
+from rlds_files import PLAIN, Written, episode, image, once, write_dataset
+from streams import dataset_of, spec_file, spec_of
 
 from autoloader.cli.app import main
 from autoloader.cli.peek import look_at, not_binary
@@ -31,13 +32,12 @@ def of(number: int) -> dict[str, Any]:
     return episode(number, STEPS, **dark)
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
-    folder = tmp_path_factory.mktemp("data")
-    return [
+written = once(
+    lambda folder: [
         write_dataset(folder, [[of(n + k) for n in range(2)]], name=name, features=FEATURES)
         for k, name in ((0, "first_arm"), (4, "second_arm"))
     ]
+)
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +145,13 @@ def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Wri
 
 
 def test_the_first_samples_are_shown_and_the_file_is_checked_before_they_are_read(
-    written: list[Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    written: list[Written], tmp_path: Path, cli: Cli
 ) -> None:
-    path = tmp_path / "mix.yaml"
-    path.write_text(spec_of(dataset_of(written[0], language="language_instruction")).to_yaml())
+    path = spec_file(tmp_path, spec_of(dataset_of(written[0], language="language_instruction")))
     rest = ["peek", str(path), "--samples", "9", "--ram-floor", "64MiB", "--json"]
-    assert main([*rest, "-o", str(tmp_path / "missing" / "sheet.html")]) == 2
-    assert "reading samples" not in capsys.readouterr().err
-    assert main([*rest, "-o", str(tmp_path / "sheet.html")]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["datasets"].values()
+    told = cli(*rest, "-o", tmp_path / "missing" / "sheet.html", code=2).err
+    assert "reading samples" not in told
+    (found,) = json.loads(cli(*rest, "-o", tmp_path / "sheet.html").out)["datasets"].values()
     assert len(found["language"]) == len(found["frames"]) == 3 < found["samples"]
 
 

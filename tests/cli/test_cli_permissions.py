@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
+from command_lines import Cli
 from permissions import permissions_hold
 from rlds_files import Written, episode, write_dataset
-from streams import spec_of
+from streams import opened, spec_file, spec_of
 
-from autoloader import AutoLoader
 from autoloader.cli.app import main
 from autoloader.cli.output import write_output
 
@@ -23,15 +22,13 @@ def written(tmp_path: Path) -> Written:
 
 @pytest.fixture
 def spec(written: Written, tmp_path: Path) -> str:
-    path = tmp_path / "mix.yaml"
-    path.write_text(json.dumps(spec_of(written).model_dump(mode="json", exclude_unset=True)))
-    return str(path)
+    return str(spec_file(tmp_path, spec_of(written)))
 
 
 @pytest.mark.parametrize("command", ["plan", "index"])
 @pytest.mark.parametrize("shut", ["dataset", "version", "metadata", "shard"])
 def test_data_that_may_not_be_read_is_named(
-    shut: str, command: str, spec: str, written: Written, capsys: pytest.CaptureFixture[str]
+    shut: str, command: str, spec: str, written: Written, cli: Cli
 ) -> None:
     place = {
         "dataset": written.path.parent,
@@ -43,12 +40,10 @@ def test_data_that_may_not_be_read_is_named(
     place.chmod(0)
     try:
         with permissions_hold():
-            assert (
-                main([command, "--spec", spec, *["--ram-floor=64MiB"] * (command == "plan")]) == 4
-            )
+            floor = ["--ram-floor=64MiB"] * (command == "plan")
+            said = cli(command, "--spec", spec, *floor, code=4).err
     finally:
         place.chmod(mode)
-    said = capsys.readouterr().err
     assert "dataset robot" in said
     assert str(written.path) in said
     assert "Permission denied" in said
@@ -56,19 +51,19 @@ def test_data_that_may_not_be_read_is_named(
 
 
 def test_a_spec_that_may_not_be_read_is_told_as_a_file_that_is_not_there(
-    spec: str, capsys: pytest.CaptureFixture[str]
+    spec: str, cli: Cli
 ) -> None:
     Path(spec).chmod(0)
     try:
         with permissions_hold():
-            assert main(["plan", spec]) == 2
+            said = cli("plan", spec, code=2)
     finally:
         Path(spec).chmod(0o644)
-    assert f"{spec}: Permission denied\n  → give the path of" in capsys.readouterr().err
+    assert f"{spec}: Permission denied\n  → give the path of" in said.err
 
 
 def test_a_folder_that_may_not_be_read_is_left_out_of_a_proposed_spec_by_name(
-    written: Written, capsys: pytest.CaptureFixture[str]
+    written: Written, cli: Cli
 ) -> None:
     root = written.path.parents[1]
     (root / "locked").mkdir(mode=0)
@@ -76,10 +71,9 @@ def test_a_folder_that_may_not_be_read_is_left_out_of_a_proposed_spec_by_name(
     shut.chmod(0)
     try:
         with permissions_hold():
-            assert main(["init", str(root)]) == 0
+            said = cli("init", root)
     finally:
         shut.chmod(0o755)
-    said = capsys.readouterr()
     assert "name: robot" in said.out
     assert "shut" not in said.out
     for folder in (root / "locked", shut):
@@ -93,17 +87,16 @@ def test_an_index_that_cannot_be_kept_is_an_error_of_the_command_that_keeps_it(
     written: Written,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir(mode=0o555)
     written.path.chmod(0o555)
     try:
         with permissions_hold():
-            assert main(["index", "--spec", spec, *beside]) == 4
+            said = cli("index", "--spec", spec, *beside, code=4)
     finally:
         written.path.chmod(0o755)
-    said = capsys.readouterr()
     assert said.out == ""
     assert "cannot be written" in said.err
     assert "Permission denied" in said.err
@@ -132,7 +125,7 @@ def test_a_run_goes_without_files_beside_it_whose_place_cannot_be_asked_about(
     monkeypatch.setenv(variable, str(place_of(way, tmp_path)))
     with (
         permissions_hold(),
-        AutoLoader(spec, isolation="thread", output="numpy", ram_floor=0) as loader,
+        opened(spec) as loader,
     ):
         next(iter(loader))
 
@@ -140,11 +133,12 @@ def test_a_run_goes_without_files_beside_it_whose_place_cannot_be_asked_about(
 @LOCKED
 @pytest.mark.parametrize("command", [["plan"], ["report"], ["replay"], ["init"], ["inspect"]])
 def test_a_file_that_cannot_be_asked_about_is_named(
-    way: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    way: str, command: list[str], tmp_path: Path, cli: Cli
 ) -> None:
     with permissions_hold():
-        assert main([*command, str(place_of(way, tmp_path))]) in (2, 4)
-    assert "file.yaml" in capsys.readouterr().err
+        said = cli(*command, place_of(way, tmp_path), code=None)
+    assert said.code in (2, 4)
+    assert "file.yaml" in said.err
 
 
 def test_saved_profiles_that_may_be_listed_and_not_read_are_passed_over(
@@ -167,7 +161,7 @@ def test_a_spec_and_metrics_leave_a_pipe_what_it_is(
     assert main(["init", str(written.path), "-o", str(pipe)]) == 0
     assert b"name: robot" in os.read(reader, 2**16)
     monkeypatch.setenv("AUTOLOADER_METRICS_FILE", str(pipe))
-    with AutoLoader(spec, isolation="thread", output="numpy", ram_floor=0) as loader:
+    with opened(spec) as loader:
         next(iter(loader))
     assert pipe.is_fifo()
     os.close(reader)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import platformdirs
 import pytest
 import rlds_files
 import simplejpeg
-from rlds_files import tagged
-from streams import write_spec
+from command_lines import Cli
+from ended import ran
+from rlds_files import image, numbers
+from streams import opened, write_spec
 
-from autoloader import AutoLoader
-from autoloader.cli.app import main
 from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance
 from autoloader.decode.probe import probe_decode
-from autoloader.formats.records import masked_crc32c
 from autoloader.index.counting import count_mixture
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
@@ -29,61 +27,6 @@ from autoloader.spec.knobs import Knobs
 
 FRAMES = (3, 8, 12, 9)
 """Frames of the four episodes of dataset "arm", two in each shard."""
-
-
-def episode(steps: int, picture: bytes) -> bytes:
-    values = {
-        "image": tagged(0x0A, b"".join(tagged(0x0A, picture) for _ in range(steps))),
-        "action": tagged(0x12, tagged(0x0A, bytes(4 * 7 * steps))),
-        "is_first": tagged(0x1A, tagged(0x0A, b"\1" * steps)),
-    }
-    entries = (
-        tagged(0x0A, tagged(0x0A, f"steps/{key}".encode()) + tagged(0x12, value))
-        for key, value in values.items()
-    )
-    return tagged(0x0A, b"".join(entries))
-
-
-def write_dataset(directory: Path, picture: bytes) -> None:
-    """A TFDS version directory with two shards of two episodes."""
-    directory.mkdir(parents=True)
-    for shard in range(2):
-        data = bytearray()
-        for steps in FRAMES[2 * shard : 2 * shard + 2]:
-            payload = episode(steps, picture)
-            head = len(payload).to_bytes(8, "little")
-            data += head + masked_crc32c(head).to_bytes(4, "little")
-            data += payload + masked_crc32c(payload).to_bytes(4, "little")
-        (directory / f"arm-train.tfrecord-{shard:05d}-of-00002").write_bytes(data)
-    info = {
-        "name": "arm",
-        "version": "1.0.0",
-        "fileFormat": "tfrecord",
-        "splits": [{"name": "train", "shardLengths": ["2", "2"]}],
-    }
-    (directory / "dataset_info.json").write_text(json.dumps(info))
-
-    def tensor(dtype: str, *sizes: int) -> dict[str, Any]:
-        shape = {"dimensions": [str(size) for size in sizes]}
-        return {
-            "pythonClassName": "tensorflow_datasets.core.features.tensor_feature.Tensor",
-            "tensor": {"shape": shape, "dtype": dtype, "encoding": "none"},
-        }
-
-    image = {
-        "pythonClassName": "tensorflow_datasets.core.features.image_feature.Image",
-        "image": {"shape": {"dimensions": ["32", "32", "3"]}, "dtype": "uint8"},
-    }
-    features = {"image": image, "action": tensor("float32", 7), "is_first": tensor("bool")}
-    frames = {
-        "pythonClassName": "tensorflow_datasets.core.features.dataset_feature.Dataset",
-        "sequence": {"feature": {"featuresDict": {"features": features}}, "length": "-1"},
-    }
-    tree = {
-        "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
-        "featuresDict": {"features": {"steps": frames}},
-    }
-    (directory / "features.json").write_text(json.dumps(tree))
 
 
 SPEC = """
@@ -102,30 +45,32 @@ def mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_, **__: tmp_path / "cache")
     monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", str(tmp_path / "config"))
     picture = simplejpeg.encode_jpeg(np.full((32, 32, 3), 90, np.uint8), 90)
+    features = {"image": image(32, 32), "action": numbers(7), "is_first": numbers(dtype="bool")}
+    arm = [
+        {"image": [picture] * steps, "action": [0.0] * 7 * steps, "is_first": [True] * steps}
+        for steps in FRAMES
+    ]
     for name in ("arm", "hand"):
-        write_dataset(tmp_path / name / "1.0.0", picture)
+        rlds_files.write_dataset(tmp_path, [arm[:2], arm[2:]], name=name, features=features)
     path = tmp_path / "mix.yaml"
     path.write_text(SPEC)
     return path
 
 
-def plan_json(mix: Path, capsys: pytest.CaptureFixture[str], *sets: str) -> dict[str, Any]:
+def plan_json(mix: Path, cli: Cli, *sets: str) -> dict[str, Any]:
     words = [word for one in sets for word in ("--set", one)]
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB", *words, "--json"]) == 0
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return document
+    found: dict[str, Any] = cli.json("plan", "--spec", mix, "--ram-floor", "64MiB", *words)
+    return found
 
 
 @pytest.fixture
-def planned(mix: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def planned(mix: Path, cli: Cli) -> dict[str, Any]:
     """The document of a plan of the stream reader, the episodes' lengths counted before."""
     count_mixture(resolve(PipelineSpec.from_yaml(mix)))
-    return plan_json(mix, capsys, "queue_samples=24", "knobs.reader=stream")
+    return plan_json(mix, cli, "queue_samples=24", "knobs.reader=stream")
 
 
-def test_what_rules_leave_out_is_told_rule_by_rule(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_rules_leave_out_is_told_rule_by_rule(tmp_path: Path, cli: Cli) -> None:
     task = {"episode_metadata/task": rlds_files.TEXT}
     names = (b"pour", b"fold", b"pour")
     records = [
@@ -141,12 +86,11 @@ def test_what_rules_leave_out_is_told_rule_by_rule(
         "cameras: {primary: {size: [12, 16]}}\n"
     )
     (tmp_path / "keep.json").write_text('{"pour": [[1, 4]]}')
-    robot = plan_json(path, capsys)["datasets"]["robot"]
+    robot = plan_json(path, cli)["datasets"]["robot"]
     assert (robot["samples"], robot["estimated"]) == (15, True)
     assert robot["lost"] == ["what the rules of keep leave out is known when the index is built"]
-    assert main(["index", "--spec", str(path), "--json"]) == 0
-    capsys.readouterr()
-    robot = plan_json(path, capsys)["datasets"]["robot"]
+    cli("index", "--spec", path, "--json")
+    robot = plan_json(path, cli)["datasets"]["robot"]
     assert (robot["samples"], robot["estimated"]) == (6, False)
     assert robot["lost"] == [
         "keep.match.episode_metadata/task leaves out 5 samples, and 1 of 3 episodes whole",
@@ -155,7 +99,7 @@ def test_what_rules_leave_out_is_told_rule_by_rule(
 
 
 def test_what_steps_take_away_is_told_and_rules_that_leave_nothing_out_are_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     rlds_files.write_dataset(tmp_path, [[rlds_files.episode(number, 5) for number in range(3)]])
     path = tmp_path / "mix.yaml"
@@ -165,15 +109,13 @@ def test_what_steps_take_away_is_told_and_rules_that_leave_nothing_out_are_not(
         "  keep: {language: anywhere}}]\n"
         "cameras: {primary: {size: [12, 16]}}\nbatch: {size: 16}\n"
     )
-    assert main(["index", "--spec", str(path), "--json"]) == 0
-    capsys.readouterr()
-    told = plan_json(path, capsys)
+    cli("index", "--spec", path, "--json")
+    told = plan_json(path, cli)
     assert told["datasets"]["robot"]["samples"] == 9
     lost = ["steps.drop_first and drop_last leave out 6 of 15 frames"]
     assert told["datasets"]["robot"]["lost"] == lost
     assert told["batch"]["language"] == {"shape": [16], "dtype": "str"}
-    assert main(["plan", str(path)]) == 0
-    first, *_, last = capsys.readouterr().out.splitlines()
+    first, *_, last = cli("plan", path).out.splitlines()
     assert first.startswith(
         "Fits   no: the first epoch gives no batch: it has 9 samples, and a batch"
     )
@@ -181,14 +123,13 @@ def test_what_steps_take_away_is_told_and_rules_that_leave_nothing_out_are_not(
 
 
 def test_the_graph_names_every_stage_with_its_knobs(
-    planned: dict[str, Any], mix: Path, capsys: pytest.CaptureFixture[str]
+    planned: dict[str, Any], mix: Path, cli: Cli
 ) -> None:
     assert "queue 24 samples" in planned["graph"]["datasets"]["arm"]
     assert "→ decode (" in planned["graph"]["mixture"]
-    indexed = plan_json(mix, capsys)["graph"]
+    indexed = plan_json(mix, cli)["graph"]
     assert indexed["datasets"]["arm"].endswith("→ global shuffle")
-    assert main(["plan", "-v", str(mix), "--ram-floor", "64MiB"]) == 0
-    assert "global shuffle" in capsys.readouterr().out
+    assert "global shuffle" in cli("plan", "-v", mix, "--ram-floor", "64MiB").out
 
 
 def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]) -> None:
@@ -202,7 +143,7 @@ def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]) -
 
 
 def test_a_knob_that_the_host_or_mixture_cannot_give_is_told_as_clamped(
-    mix: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mix: Path, tmp_path: Path, cli: Cli
 ) -> None:
     profile = tmp_path / "wide.yaml"
     profile.write_text(
@@ -210,8 +151,7 @@ def test_a_knob_that_the_host_or_mixture_cannot_give_is_told_as_clamped(
         "limits: {ram_floor: 64MiB}\nknobs: {cycle_length: 8, num_parallel_calls: 8}\n"
         "provenance: {source: reasoned, detail: test}\n"
     )
-    assert main(["plan", "--spec", str(mix), "--profile", str(profile), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = cli.json("plan", "--spec", mix, "--profile", profile)
     cycle, calls = (document["knobs"][name] for name in ("cycle_length", "num_parallel_calls"))
     assert (cycle["value"], cycle["from"]) == (2, "profile wide, clamped from 8")
     assert (calls["value"], calls["from"]) == (2, "follows cycle_length=2")
@@ -226,10 +166,8 @@ def chained_mix(mix: Path) -> Path:
     return mix
 
 
-def test_which_datasets_chain_and_what_they_decode_is_told(
-    mix: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    planned = plan_json(chained_mix(mix), capsys)
+def test_which_datasets_chain_and_what_they_decode_is_told(mix: Path, cli: Cli) -> None:
+    planned = plan_json(chained_mix(mix), cli)
     arm, hand = planned["datasets"]["arm"], planned["datasets"]["hand"]
     runs = 0 + 4 + 4 + 4  # of two, with offsets 0 and 4, in episodes of 3, 8, 12 and 9 frames
     assert (arm["chained"], arm["unchained_why"]) == (True, None)
@@ -243,8 +181,10 @@ def test_which_datasets_chain_and_what_they_decode_is_told(
     saved = arm["decodes_per_sample"] / 2
     expected = 0.75 * arm["decode_s"] * saved + 0.25 * hand["decode_s"]
     assert planned["bound"]["mean_decode_s"] == pytest.approx(expected)
-    assert main(["plan", "--spec", str(mix), "--ram-floor", "64MiB", "-v"]) == 0
-    assert re.search(r"hand +no +per_episode: 2 draws each t on its own", capsys.readouterr().out)
+    assert re.search(
+        r"hand +no +per_episode: 2 draws each t on its own",
+        cli("plan", "--spec", mix, "--ram-floor", "64MiB", "-v").out,
+    )
 
 
 def with_profile(mix: Path, **knobs: Any) -> str:
@@ -278,7 +218,7 @@ def with_profile(mix: Path, **knobs: Any) -> str:
 )
 def test_what_a_profile_says_gives_way_to_the_spec_with_a_note(
     mix: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
     line: str,
     reader: str,
     instead: str,
@@ -286,8 +226,7 @@ def test_what_a_profile_says_gives_way_to_the_spec_with_a_note(
 ) -> None:
     mix.write_text(SPEC + line + "\n")
     words = ["plan", "--spec", str(mix), "--profile", with_profile(mix, reader=reader), "--json"]
-    assert main(words) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(cli(*words).out)
     assert {entry["reader"] for entry in document["datasets"].values()} == {instead}
     told = [note for note in document["notes"] if "of the profile gives way" in note]
     assert len(told) == (why is not None)
@@ -302,14 +241,8 @@ def test_five_answers_have_at_most_fourteen_lines_of_whole_words_at_any_width(
     words += ["--profile", Path(with_profile(mix, cycle_length=8, reader="stream")).name]
 
     def said(columns: int, colour: str) -> tuple[str, str]:
-        done = subprocess.run(
-            [warm_python, "-m", "autoloader", *words],
-            cwd=mix.parent,
-            env={**os.environ, "LC_ALL": "C", "COLUMNS": str(columns), colour: "1"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        env = {**os.environ, "LC_ALL": "C", "COLUMNS": str(columns), colour: "1"}
+        done = ran(warm_python, "-m", "autoloader", *words, cwd=mix.parent, env=env)
         return done.stdout, done.stderr
 
     numbers = re.compile(r"\d[\d.]*")  # measured anew
@@ -327,22 +260,16 @@ def test_five_answers_have_at_most_fourteen_lines_of_whole_words_at_any_width(
         assert {numbers.sub("0", word) for word in answers.split()} <= whole | {"..."}
 
 
-def test_a_rank_gets_what_its_loader_then_has(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_rank_gets_what_its_loader_then_has(tmp_path: Path, cli: Cli) -> None:
     shards = [[rlds_files.episode(3 * shard + n, 6 + n) for n in range(3)] for shard in range(2)]
     shards.append([rlds_files.episode(6, 9), rlds_files.episode(7, 10)])
     path = write_spec(tmp_path, rlds_files.write_dataset(tmp_path, shards))
-    assert main(["index", "--spec", str(path), "--json"]) == 0
-    capsys.readouterr()
+    cli("index", "--spec", path, "--json")
     words = ["plan", "--spec", str(path), "--ram-floor", "64MiB", "--json"]
-    assert main([*words, "--ranks", "4", "--nodes", "2"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = json.loads(cli(*words, "--ranks", "4", "--nodes", "2").out)
     found = document["ranks"]
     assert (found["world_size"], found["nodes"], found["per_node"]) == (4, 2, 2)
-    with AutoLoader(
-        path, rank=3, world_size=4, output="numpy", isolation="thread", ram_floor="64MiB"
-    ) as loader:
+    with opened(path, rank=3, world_size=4) as loader:
         assert found["rank"]["batches"] == document["epoch"]["batches"] == len(loader)
         assert found["rank"]["samples"] == sum(len(batch["action"]) for batch in loader)
     assert found["carried_samples"] == document["epoch"]["samples"] - 4 * found["rank"]["samples"]

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-import yaml
+from command_lines import Cli
 from hdf5_files import write_robomimic
 from image_text_files import SIZE, records, write_lines
 from lerobot_files import LeRobotFiles
@@ -31,10 +31,8 @@ from rlds_files import (
     write_records,
     write_steps,
 )
-from streams import spec_of
+from streams import opened, spec_file, spec_of
 
-from autoloader import AutoLoader
-from autoloader.cli.app import main
 from autoloader.cli.verify import Comparer, evenly, taken
 from autoloader.index import open_dataset_index
 from autoloader.samples.resolve import resolve
@@ -43,14 +41,13 @@ from autoloader.spec import PipelineSpec
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_child")]
 
 
-def verified(mix: Path, capsys: pytest.CaptureFixture[str], count: int = 24) -> tuple[int, Any]:
-    code = main(["verify", "--spec", str(mix), "-n", str(count), "--ram-floor", "64MiB", "--json"])
-    return code, json.loads(capsys.readouterr().out)
+def verified(mix: Path, cli: Cli, count: int, code: int = 0) -> Any:
+    return cli.json("verify", "--spec", mix, "-n", count, "--ram-floor", "64MiB", code=code)
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
-    reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reader: str, tmp_path: Path, cli: Cli
 ) -> None:
     codes = {"instruction": numbers(8, dtype="int32")}
     codes["is_there"] = numbers(dtype="bool")
@@ -92,11 +89,9 @@ def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
         "pad_to": {"action": 4},
         "reader": reader,
     }  # fmt: skip
-    mix = tmp_path / "mix.yaml"
-    mix.write_text(yaml.safe_dump(plain))
-    code, found = verified(mix, capsys, 16)
+    mix = spec_file(tmp_path, plain)
+    found = verified(mix, cli, 16)
     assert found["differences"] == []
-    assert code == 0
     assert found["samples"] == {"first": 8, "second": 8}
     assert (found["texts"], found["frames"]) == (16, 16 * 2 * 4)
     assert found["largest_frame_difference"] <= 2
@@ -121,7 +116,7 @@ def test_a_sample_that_should_not_be_there_and_one_that_is_missing_are_told(
     specs = [
         evenly(spec_of(written, sample=sample, reader=reader)) for sample in (given, plain | asked)
     ]
-    with AutoLoader(specs[0], output="numpy", isolation="thread", ram_floor=0) as loader:
+    with opened(specs[0]) as loader:
         found = Comparer(specs[1], loader)
         list(found.rows(list(taken(loader, 16))))
     assert {one.split(": ")[1] for one in found.differences} == told
@@ -157,7 +152,7 @@ def test_weights_of_samples_are_read_again_from_their_files(tmp_path: Path) -> N
                 key="progress_dense"),
         cameras={"top": {"size": [8, 8]}}, sample={"action_horizon": 2},
     ))  # fmt: skip
-    with AutoLoader(spec, output="numpy", isolation="thread", ram_floor=0) as loader:
+    with opened(spec) as loader:
         found, taken_ = Comparer(spec, loader), list(taken(loader, 80))
         list(found.rows(taken_))
         assert found.differences == []
@@ -203,9 +198,7 @@ def standardised(trajectory):
 """
 
 
-def test_transforms_are_applied_by_hand_and_rules_are_looked_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_transforms_are_applied_by_hand_and_rules_are_looked_at(tmp_path: Path, cli: Cli) -> None:
     features = {**PLAIN, "episode_metadata/file_path": TEXT}
     episodes = [
         episode(n, 9 + n, **{"episode_metadata/file_path": [b"/lab/%d" % n]}) for n in range(4)
@@ -231,15 +224,14 @@ def test_transforms_are_applied_by_hand_and_rules_are_looked_at(
         "sample": {"frame_offsets": [0, 1], "action_horizon": 2},
         "normalize": {"action": {"method": "mean_std"}},
     }  # fmt: skip
-    mix = tmp_path / "mix.yaml"
-    mix.write_text(yaml.safe_dump(plain))
-    code, found = verified(mix, capsys, 16)
-    assert (code, found["differences"]) == (0, [])
+    mix = spec_file(tmp_path, plain)
+    found = verified(mix, cli, 16)
+    assert found["differences"] == []
     assert found["samples"] == {"tidied": 8, "standardised": 8}
 
 
 def test_a_step_that_a_rule_leaves_out_and_a_function_that_changed_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = write_dataset(tmp_path, [[episode(0, 8)]])
     (tmp_path / "changing_hook.py").write_text(
@@ -254,8 +246,7 @@ def test_a_step_that_a_rule_leaves_out_and_a_function_that_changed_are_told(
         ],
         "cameras": {"primary": {"size": [12, 16]}},
     }  # fmt: skip
-    mix = tmp_path / "mix.yaml"
-    mix.write_text(yaml.safe_dump(plain))
+    mix = spec_file(tmp_path, plain)
     # The index has what the function was; what is called by hand is another one.
     monkeypatch.syspath_prepend(tmp_path)
     hooks = importlib.import_module("changing_hook")
@@ -263,14 +254,13 @@ def test_a_step_that_a_rule_leaves_out_and_a_function_that_changed_are_told(
     monkeypatch.setattr(
         hooks, "twice", lambda e: {**e, "language_instruction": np.array(["nothing"] * 8)}
     )
-    code, found = verified(mix, capsys, 8)
-    assert code == 4
+    found = verified(mix, cli, 8, code=4)
     told = {one.split(": ")[1] for one in found["differences"]}
     assert told == {"action", "language", "keep.match.language_instruction"}
 
 
 def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     features = {**PLAIN, "observation/wrist": image(), "observation/pose": numbers(2)}
 
@@ -286,7 +276,6 @@ def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(
         return [example(one, features) for one in values]
 
     written = write_dataset(tmp_path, [records(0.0)], features=features)
-    mix = tmp_path / "mix.yaml"
     plain = {
         "datasets": [
             {
@@ -302,15 +291,13 @@ def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(
         "cameras": {"primary": {"size": [12, 16]}},
         "reader": "indexed",
     }  # fmt: skip
-    mix.write_text(yaml.safe_dump(plain))
-    code, found = verified(mix, capsys, 18)
-    assert (code, found["differences"]) == (0, [])
+    mix = spec_file(tmp_path, plain)
+    assert verified(mix, cli, 18)["differences"] == []
     # The same size and time, other values: the index still has the old ones.
     before = written.files[0].stat()
     write_records(written.files[0], records(0.5))
     os.utime(written.files[0], ns=(before.st_atime_ns, before.st_mtime_ns))
-    code, found = verified(mix, capsys, 18)
-    assert code == 4
+    found = verified(mix, cli, 18, code=4)
     assert len(found["differences"]) == 54
     assert "robot, robot-train.tfrecord-00000-of-00001, record 0, t 0: " in found["differences"][0]
     assert {one.split(": ")[1] for one in found["differences"]} == {
@@ -320,7 +307,7 @@ def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_steps_and_ops_along_the_episode_are_compared_too(
-    reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reader: str, tmp_path: Path, cli: Cli
 ) -> None:
     features = {**PLAIN, "told": numbers(), "turned": numbers(4), "success": numbers(dtype="bool")}
     records = []
@@ -355,15 +342,14 @@ def test_steps_and_ops_along_the_episode_are_compared_too(
         "cameras": {"primary": {"size": [12, 16]}},
         "reader": reader,
     }
-    mix = tmp_path / "mix.yaml"
-    mix.write_text(yaml.safe_dump(plain))
-    code, found = verified(mix, capsys, 6)
-    assert (found["differences"], code) == ([], 0)
+    mix = spec_file(tmp_path, plain)
+    found = verified(mix, cli, 6)
+    assert found["differences"] == []
     assert found["samples"] == {"robot": 6}
 
 
 def test_wide_numbers_lanes_and_what_is_absent_or_not_finite_are_no_differences(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     write_robomimic(tmp_path / "demos/a.hdf5", {"demo_0": 7, "demo_1": 3}, words="fold it")
     write_robomimic(tmp_path / "demos/b.hdf5", {"demo_0": 2})  # says nothing
@@ -375,13 +361,11 @@ def test_wide_numbers_lanes_and_what_is_absent_or_not_finite_are_no_differences(
     mix = {"datasets": [demos], "cameras": {"top": {"size": [24, 32]}},
            "mixing": {"locality": {"block": "64KiB", "lanes": 6}},
            "errors": {"non_finite": "drop"}}  # fmt: skip
-    (tmp_path / "mix.yaml").write_text(yaml.safe_dump(mix))
-    code, found = verified(tmp_path / "mix.yaml", capsys, 48)
-    assert (found["differences"], code) == ([], 0)
+    assert verified(spec_file(tmp_path, mix), cli, 48)["differences"] == []
 
 
 def test_samples_that_stand_in_for_damaged_ones_are_no_differences(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     path = write_lines(tmp_path / "talk.jsonl", records(tmp_path, [1, 0, 1, 1]))
     grey = np.full(SIZE, 40_000, np.uint16)
@@ -389,6 +373,4 @@ def test_samples_that_stand_in_for_damaged_ones_are_no_differences(
     (tmp_path / "p1.png").write_bytes((tmp_path / "p1.png").read_bytes()[:60])
     talk = {"name": "talk", "path": str(path), "kind": "image_text", "images": {"top": "image_0"}}
     mix = {"datasets": [talk], "cameras": {"top": {"size": list(SIZE)}}}
-    (tmp_path / "mix.yaml").write_text(yaml.safe_dump(mix))
-    code, found = verified(tmp_path / "mix.yaml", capsys, 12)
-    assert (found["differences"], code) == ([], 0)
+    assert verified(spec_file(tmp_path, mix), cli, 12)["differences"] == []

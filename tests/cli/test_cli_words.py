@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rlds_files
 import typer.main
+from command_lines import Cli
+from ended import python
+from streams import spec_file
 
 from autoloader.cli.app import app, main
 from autoloader.errors import BudgetInfeasibleError
@@ -30,27 +30,21 @@ def mix(tmp_path: Path) -> str:
         for name in ("arm", "sample")
     ]  # fmt: skip
     spec = {"datasets": datasets, "cameras": {"primary": {"size": [8, 8]}}, "batch": {"size": 4}}
-    (tmp_path / "mix.yaml").write_text(json.dumps(spec))
-    return str(tmp_path / "mix.yaml")
+    return str(spec_file(tmp_path, spec))
 
 
-def planned(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
-    assert main(["plan", *words, "--ram-floor", "64MiB", "--json"]) == code
-    return json.loads(capsys.readouterr().out)
+def planned(cli: Cli, *words: str, code: int = 0) -> Any:
+    return cli.json("plan", *words, "--ram-floor", "64MiB", code=code)
 
 
-def test_a_spec_is_the_same_by_its_place_and_by_its_option(
-    mix: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = [planned(capsys, *words) for words in ([mix], ["--spec", mix], [f"--spec={mix}"])]
+def test_a_spec_is_the_same_by_its_place_and_by_its_option(mix: str, cli: Cli) -> None:
+    found = [planned(cli, *words) for words in ([mix], ["--spec", mix], [f"--spec={mix}"])]
     assert {one["spec"] for one in found} == {mix}
 
 
-def test_set_takes_knobs_and_fields_in_any_number(
-    mix: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_set_takes_knobs_and_fields_in_any_number(mix: str, cli: Cli) -> None:
     words = ["--set", "batch.size=2", "datasets.arm.weight=3", "cameras.primary.size=[4, 6]"]
-    found = planned(capsys, *words, "ring_slots=7", mix, "--set", "knobs.reader=indexed")
+    found = planned(cli, *words, "ring_slots=7", mix, "--set", "knobs.reader=indexed")
     assert found["batch"]["images/primary"]["shape"][0] == 2
     assert found["batch"]["images/primary"]["shape"][2:4] == [4, 6]
     assert [one["share"] for one in found["datasets"].values()] == [0.75, 0.25]
@@ -60,15 +54,12 @@ def test_set_takes_knobs_and_fields_in_any_number(
 
 @pytest.mark.parametrize(
     ("word", "told"),
-    [
-        ("reader=stream", "knobs.reader"),
-        ("sample.cycle_length=2", "knobs.sample.cycle_length"),
-    ],
+    [("reader=stream", "knobs.reader"), ("sample.cycle_length=2", "knobs.sample.cycle_length")],
 )
 def test_a_setting_that_means_two_things_is_refused(
-    word: str, told: str, mix: str, capsys: pytest.CaptureFixture[str]
+    word: str, told: str, mix: str, cli: Cli
 ) -> None:
-    error = planned(capsys, mix, "--set", word, code=2)["error"]
+    error = planned(cli, mix, "--set", word, code=2)["error"]
     assert told in f"{error['what']} {error['remedy']}"
 
 
@@ -85,7 +76,6 @@ def test_a_study_has_the_settings_and_its_measuring_children_get_them(
     words = ["batch.size=2", "ring_slots=9", "reader=indexed"]
     assert main(["tune", mix, "--set", *words]) == 3
     (options,) = seen
-    assert options.spec is not None
     assert options.spec.batch.size == 2
     assert options.knobs == {"ring_slots": "9", "reader": "indexed"}
     command = offline.measure_command(options)
@@ -93,10 +83,9 @@ def test_a_study_has_the_settings_and_its_measuring_children_get_them(
 
 
 def test_every_command_has_an_example_and_a_heading_on_the_first_screen(
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
-    assert main(["--help"]) == 0
-    screen = capsys.readouterr().out
+    screen = cli("--help").out
     for heading in ("Look at a mixture", "Data", "Runs", "Tune"):
         assert f" {heading} " in screen
     leaves = [(n, c, i) for n, c in COMMANDS.items() for i in getattr(c, "commands", {None: 0})]
@@ -112,13 +101,12 @@ def test_every_command_has_an_example_and_a_heading_on_the_first_screen(
 
 
 def test_no_help_is_cut_at_80_columns_or_gives_a_flag_a_type(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     leaves = [[n, i] for n, c in COMMANDS.items() for i in getattr(c, "commands", {})]
     for words in [[], *([name] for name in COMMANDS), *leaves]:
-        assert main([*words, "--help"]) == 0
-        screen = capsys.readouterr().out
+        screen = cli(*words, "--help").out
         assert not re.search(r"\w…|<bool>|range>|Usage.*\{", screen), screen
         assert not re.search("--verbose.*(N|<)", screen)
 
@@ -130,8 +118,7 @@ def test_help_imports_nothing_that_only_the_work_needs() -> None:
         f"for name in {sorted(COMMANDS)}: main([name, '--help'])\n"
         f"sys.exit(' '.join(one for one in {heavy} if one in sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.strip() == ""
+    assert python("-c", code, code=None).stderr.strip() == ""
 
 
 def test_a_library_that_logs_by_the_root_has_no_line_written_twice() -> None:
@@ -141,5 +128,4 @@ def test_a_library_that_logs_by_the_root_has_no_line_written_twice() -> None:
         "logging.getLogger('autoloader.plan').info('ours')\n"
         "logging.getLogger('theirs').info('quiet'); logging.getLogger('theirs').warning('loud')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.splitlines() == ["INFO autoloader.plan: ours", "loud"]
+    assert python("-c", code).stderr.splitlines() == ["INFO autoloader.plan: ours", "loud"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from ended import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -17,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 def check() -> ModuleType:
     """The script behind ``make docs``."""
     spec = importlib.util.spec_from_file_location("docs_check", ROOT / "docs/check.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
@@ -39,11 +37,8 @@ def test_every_command_has_its_section(check: ModuleType) -> None:
 
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     """Links to pages and to places on them, tables of contents, code of known languages."""
-    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--builder", "dummy"]
-    done = subprocess.run(
-        [*command, str(ROOT / "docs"), str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    words = ("-m", "sphinx", "--quiet", "--fail-on-warning", "--builder", "dummy")
+    python(*words, ROOT / "docs", tmp_path)
 
 
 def test_a_page_that_is_wrong_is_told(

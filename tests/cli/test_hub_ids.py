@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 import rlds_files
 import yaml
+from command_lines import Cli
 from http_answers import Answering, answering
 from huggingface_hub import constants
 from lerobot_files import LeRobotFiles
@@ -138,70 +139,68 @@ def snapshot(cache: Path, *commits: str, refs: dict[str, str]) -> Path:
     return home / "snapshots"
 
 
-def path_of_init(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+def path_of_init(cli: Cli, *words: str) -> tuple[str, str]:
     """(path of the one dataset that init writes, what it notes)."""
-    assert main(["init", *words]) == 0
-    told = capsys.readouterr()
+    told = cli("init", *words)
     (dataset,) = yaml.safe_load(told.out)["datasets"]
     return dataset["path"], told.err
 
 
 @pytest.mark.parametrize("cache", ["hf/hub", "hf/lerobot/hub"])
 def test_a_copy_in_a_cache_is_taken_in_the_revision_that_is_asked_for(
-    cache: str, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cache: str, hub: Hub, tmp_path: Path, cli: Cli
 ) -> None:
     found = snapshot(tmp_path / cache, SHA, OLD, refs={"main": SHA, "v2.1": OLD})
     for text, commit in (
         ("lab/arm", SHA), ("lab/arm@main", SHA), ("lab/arm@v2.1", OLD), (f"lab/arm@{OLD}", OLD),
         ("hf://datasets/lab/arm@v2.1", OLD),
     ):  # fmt: skip
-        path, notes = path_of_init(capsys, text)
+        path, notes = path_of_init(cli, text)
         assert path == str(found / commit)
         assert notes.count("taken from") == 1
-    assert main(["init", "lab/arm@v9"]) == 4
-    assert "the Hub has no such dataset" in capsys.readouterr().err
+    assert "the Hub has no such dataset" in cli("init", "lab/arm@v9", code=4).err
     assert hub.asked == ["/api/datasets/lab/arm/revision/v9"]
 
 
 def test_a_copy_of_lerobots_own_is_taken(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = FILES.write(tmp_path / "robots/lab/arm")
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "robots"))
-    assert path_of_init(capsys, "lab/arm")[0] == str(root)
+    assert path_of_init(cli, "lab/arm")[0] == str(root)
     assert hub.asked == []
 
 
 def test_a_folder_of_that_name_wins_and_this_is_said_once(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hub: Hub, tmp_path: Path, cli: Cli
 ) -> None:
     snapshot(tmp_path / "hf/hub", SHA, refs={"main": SHA})
     root = FILES.write(tmp_path / "lab/arm")
-    path, notes = path_of_init(capsys, "lab/arm")
+    path, notes = path_of_init(cli, "lab/arm")
     assert path == str(root)
     words = "reading the folder lab/arm (write hf://datasets/lab/arm for the Hub's)"
     assert notes.count(words) == 1
-    assert path_of_init(capsys, "hf://datasets/lab/arm")[0] != str(root)
+    assert path_of_init(cli, "hf://datasets/lab/arm")[0] != str(root)
     assert hub.asked == []
 
 
 def test_a_folder_is_read_without_a_word_where_no_copy_has_its_name(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hub: Hub, tmp_path: Path, cli: Cli
 ) -> None:
     root = FILES.write(tmp_path / "data/arm")
-    path, notes = path_of_init(capsys, "data/arm")
+    path, notes = path_of_init(cli, "data/arm")
     assert path == str(root)
     assert "Hub" not in notes
     assert hub.asked == []
 
 
 def test_a_lerobot_dataset_is_fetched_once_and_a_copy_without_its_data_is_completed(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hub: Hub, tmp_path: Path, cli: Cli
 ) -> None:
     FILES.write(hub.folder / "lab/arm")
     (hub.folder / "lab/arm/weights.bin").write_bytes(b"not of the dataset")
     shutil.copytree(hub.folder / "lab/arm/meta", tmp_path / "hf/lerobot/lab/arm/meta")
-    path, notes = path_of_init(capsys, "lab/arm")
+    path, notes = path_of_init(cli, "lab/arm")
     assert path == str(tmp_path / f"hf/hub/datasets--lab--arm/snapshots/{SHA}")
     assert "lab/arm: fetching " in notes
     assert not (Path(path) / "weights.bin").exists()
@@ -293,15 +292,14 @@ def test_what_the_hub_does_not_give_is_told_in_the_first_line_after_one_request(
     name: str,
     why: str,
     hub: Hub,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     FILES.write(hub.folder / "lab/arm")
     hub.status = status or 0
     if status is None:
         monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    assert main(["init", name]) == 4
-    told = " ".join(capsys.readouterr().err.split())
+    told = " ".join(cli("init", name, code=4).err.split())
     assert told.startswith(f"error: {name.removeprefix('hf://datasets/')}: no folder of this name")
     assert why in told
     with pytest.raises(SourceError, match="no complete copy in the Hub's cache"):
@@ -323,26 +321,24 @@ def test_offline_by_request_the_hub_is_not_asked(
 
 
 def test_a_dataset_that_does_not_fit_on_the_disk_is_not_fetched(
-    hub: Hub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FILES.write(hub.folder / "lab/arm")
     monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "900TB")
-    assert main(["init", "lab/arm"]) == 4
-    assert " must be fetched, and " in capsys.readouterr().err
+    assert " must be fetched, and " in cli("init", "lab/arm", code=4).err
     assert hub.asked == ["/api/datasets/lab/arm"]
 
 
 def test_buckets_and_lance_tables_are_refused_by_name_with_how_to_convert(
-    hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    hub: Hub, tmp_path: Path, cli: Cli
 ) -> None:
-    assert main(["init", "hf://buckets/lab/arm"]) == 2
-    assert "hf buckets sync hf://buckets/lab/arm FOLDER" in capsys.readouterr().err
+    told = cli("init", "hf://buckets/lab/arm", code=2).err
+    assert "hf buckets sync hf://buckets/lab/arm FOLDER" in told
     bucket = {"name": "arm", "path": "hf://buckets/lab/arm", "images": {"top": "top"}}
     with pytest.raises(SpecError, match="Storage Buckets"):
         AutoLoader({"datasets": [bucket], "cameras": {"top": {"size": [8, 8]}}}, **HELD)
     tables = LeRobotFiles(lengths=(4,), info={"storage_format": "lance"}).write(tmp_path / "tables")
-    assert main(["init", str(tables)]) == 4
-    assert "holds Lance tables" in capsys.readouterr().err
+    assert "holds Lance tables" in cli("init", tables, code=4).err
     with pytest.raises(SourceError, match="holds Lance tables") as caught:
         open_source(tables, dataset="tables")
     assert "LeRobotDataset.create" in caught.value.remedy

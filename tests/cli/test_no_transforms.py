@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from command_lines import Cli
+from ended import python, ran
 from rlds_files import episode, write_dataset
 
-from autoloader.cli.app import main
 from autoloader.host.supervision import command, environment
 from autoloader.samples.transforms import transform
 
@@ -57,17 +57,15 @@ def with_transform(folder: Path) -> Path:
     return hook.parent
 
 
-def ran(folder: Path, *words: str) -> tuple[int, Any, str]:
+def ran_in(folder: Path, *words: str) -> tuple[int, Any, str]:
     """(exit code, document, stderr) of a command in that folder, beside its traps."""
-    done = subprocess.run(
-        [sys.executable, str(Path(sys.executable).with_name("autoloader")), *words, "--json"],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    program = Path(sys.executable).with_name("autoloader")
+    done = python(program, *words, "--json", cwd=folder, code=None)
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 
 def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign: Path) -> None:
-    code, found, said = ran(
+    code, found, said = ran_in(
         foreign, "measure", "--spec", "mix.yaml", "--batches", "1", "--warmup", "0",
         "--ram-floor", "64MiB",
     )  # fmt: skip
@@ -78,11 +76,10 @@ def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign:
 
 @pytest.mark.parametrize("verb", TAKES_A_SPEC)
 def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(
-    verb: str, foreign: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    verb: str, foreign: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(with_transform(foreign)))
-    assert main([verb, "--spec", str(foreign / "mix.yaml"), "--no-transforms", "--json"]) == 2
-    found = json.loads(capsys.readouterr().out)
+    found = cli.json(verb, "--spec", foreign / "mix.yaml", "--no-transforms", code=2)
     assert found["error"]["kind"] == "SpecError"
     assert "datasets[robot].transform.call" in found["error"]["what"]
     assert "'bridge_hook:same', and --no-transforms forbids it" in found["error"]["what"]
@@ -100,9 +97,7 @@ def test_tensorflow_io_is_taken_from_installed_packages_only(foreign: Path) -> N
     )
     sys.path.append(str(foreign))
     try:
-        done = subprocess.run(
-            command("ask"), env=environment(), cwd="/", capture_output=True, text=True, check=False
-        )
+        done = ran(*command("ask"), env=environment(), cwd="/", code=None)
     finally:
         sys.path.remove(str(foreign))
     assert "TensorFlow has no file system for s3://" in done.stdout, done.stderr

@@ -53,7 +53,6 @@ class RayCluster:
         raise AssertionError("the cluster's process has ended")
 
     def tell(self, order: str) -> dict[str, Any]:
-        assert self._process.stdin is not None
         self._process.stdin.write(order + "\n")
         self._process.stdin.flush()
         return self._answer()

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from streams import opened
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.decode.batch_builder import BatchBuilder
@@ -57,11 +58,7 @@ class HelpersNearby:
     compared = different = 0
 
     def __init__(
-        self,
-        mixture: ResolvedMixture,
-        reader: IndexedReader,
-        memory: RingMemory,
-        answers: Any,
+        self, mixture: ResolvedMixture, reader: IndexedReader, memory: RingMemory, answers: Any
     ) -> None:
         self._memory = memory
         self._own = RingMemory(mixture.layout)
@@ -177,9 +174,7 @@ class SharedReader(IndexedReader):
 @pytest.fixture(scope="module")
 def planned(spec: PipelineSpec) -> Iterator[tuple[AutoLoader, list[np.ndarray]]]:
     """A loader, for its plan, and the slots of its first batches as they are built here."""
-    with AutoLoader(
-        spec, isolation="thread", controller=False, output="numpy", ram_floor="200MB"
-    ) as loader:
+    with opened(spec, controller=False) as loader:
         yield loader, list(_played(loader, None, 80, []))
 
 

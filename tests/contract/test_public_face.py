@@ -7,11 +7,10 @@ import functools
 import inspect
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from ended import python
 from rlds_files import write_steps
 
 import autoloader
@@ -103,10 +102,7 @@ def test_importing_brings_no_framework() -> None:
         "from autoloader import *\n"
         "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert not set(FRAMEWORKS) & set(json.loads(done.stdout))
+    assert not set(FRAMEWORKS) & set(json.loads(python("-c", code, cwd=ROOT).stdout))
 
 
 STARTS = """
@@ -138,10 +134,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
         f"datasets: [{{name: robot, path: {written.path}, images: {images}, action: action}}]\n"
         "cameras: {primary: {size: [8, 8]}}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", STARTS, str(folder / "mix.yaml")],
-        capture_output=True, text=True, check=True, cwd=ROOT,
-    )  # fmt: skip
+    done = python("-c", STARTS, folder / "mix.yaml", cwd=ROOT)
     code, found = json.loads(done.stdout)
     assert code == 0, done.stderr
     return {start: set(names) for start, names in found.items()}

@@ -76,7 +76,6 @@ def test_below_the_floor_the_loader_is_at_minimum_at_once_and_batches_still_come
         assert knobs_of(loader).ring_slots == 4
         assert loader.statistics().state == State.EMERGENCY.value
         counted = loader.statistics().controller
-        assert counted is not None
         assert counted.drops >= 1
         assert counted.decisions == 1
         headroom.headroom_bytes = FLOOR + 4 * GIB
@@ -242,7 +241,6 @@ def test_the_child_is_governed_tells_its_state_and_its_log_replays(
         assert loader.knobs.ring_slots >= 4
         counted = loader.statistics().controller
     assert main(["replay", str(log)]) == 0
-    assert counted is not None
     assert counted.decisions > 0
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     kinds = {line["kind"] for line in lines}

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
+from command_lines import Cli
 from simulated import SCENARIOS, simulate
 from simulated.scenarios import FLOOR_BYTES
 from situations import growing, limits, seen
 
 from autoloader.cli.app import main
-from autoloader.controller.decisions import (
-    DecisionLog,
-    replay,
-)
+from autoloader.controller.decisions import DecisionLog, replay
 from autoloader.controller.policy import decide
 from autoloader.errors import UsageError
 from autoloader.telemetry.lines import log_path, run_name
@@ -31,24 +28,19 @@ def log_of(path: Path, name: str, reader: str, seconds: float = 130.0) -> int:
     return len(trace.decisions)
 
 
-def test_the_command_says_whether_and_where_answers_differ(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_whether_and_where_answers_differ(tmp_path: Path, cli: Cli) -> None:
     path = tmp_path / "log"
     log = DecisionLog(path)
     log.start(limits())
     log.decision(growing(), seen(), decide(growing(), seen(), limits()))
     log.event("reflex", 1.0, action="drop", headroom_bytes=5)
     log.close()
-    assert main(["replay", str(path)]) == 0
-    assert "1 decisions, 1 of them changes: all the same" in capsys.readouterr().out
+    assert "1 decisions, 1 of them changes: all the same" in cli("replay", path).out
     text = path.read_text()
     path.write_text(text.replace('"decode is the bottleneck"', '"because"'))
-    assert main(["replay", str(path), "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    found = cli.json("replay", path, code=1)
     assert [one["field"] for one in found["differences"]] == ["rule"]
-    assert main(["replay", str(path)]) == 1
-    assert "line 2: rule" in capsys.readouterr().out
+    assert "line 2: rule" in cli("replay", path, code=1).out
 
 
 @pytest.mark.parametrize(
@@ -92,16 +84,12 @@ def test_a_directory_has_a_file_for_each_run_and_a_file_is_that_file(tmp_path: P
     assert f"-{os.getpid()}-" in run_name()
 
 
-def test_the_command_replays_all_logs_below_a_directory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_replays_all_logs_below_a_directory(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "runs" / "b").mkdir(parents=True)
     log_of(tmp_path / "runs" / "a.jsonl", "steady", "indexed", 5.0)
     log_of(tmp_path / "runs" / "b" / "b.jsonl", "steady", "stream", 5.0)
-    assert main(["replay", str(tmp_path / "runs"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = cli.json("replay", tmp_path / "runs")
     assert (found["logs"], found["decisions"]) == (2, 10)
-    assert main(["replay", str(tmp_path / "runs")]) == 0
-    assert "a.jsonl: 5 decisions" in capsys.readouterr().out
+    assert "a.jsonl: 5 decisions" in cli("replay", tmp_path / "runs").out
     (tmp_path / "none").mkdir()
     assert main(["replay", str(tmp_path / "none")]) == 2

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ended import python
 
 from autoloader.errors import PipelineError
 from autoloader.host.headroom import HeadroomProbe
@@ -299,15 +298,7 @@ print(json.dumps(readings))
 def test_a_real_cgroup_binds_and_its_page_cache_counts_as_free(
     real_cgroup: Path, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", IN_CGROUP, str(real_cgroup), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(python("-c", IN_CGROUP, real_cgroup, tmp_path, timeout=100).stdout)
     start, source, limit = told["start"]
     assert limit == 256 * MIB
     assert real_cgroup.name in source

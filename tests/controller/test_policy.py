@@ -237,7 +237,6 @@ def test_what_pays_is_kept_and_what_does_not_is_taken_back_and_not_tried_again()
             state, (end,) = after(state, here)
             if end.verdict is not None:
                 break
-        assert end is not None
         assert end.verdict is verdict
         assert end.state.trial is None
         assert (end.knobs == seen().knobs) == (verdict is not Verdict.PAID)
@@ -301,7 +300,6 @@ def test_a_pause_of_the_consumer_keeps_the_trial_and_its_evidence() -> None:
     state, _ = after(state, seen(103.0, knobs=changed, rate_per_s=700.0))
     state, _ = after(state, *(seen(104.0 + n, knobs=changed, **away) for n in range(5)))
     assert state.name is State.PARKED
-    assert state.trial is not None
     assert state.trial.rates_after == (700.0,)
 
 

@@ -75,27 +75,23 @@ def test_pressure_is_per_cent_of_ten_seconds_and_unknown_where_absent(tmp_path: 
 def test_the_least_busy_visible_device_counts() -> None:
     nvml = FakeNvml({"load": 90}, {"load": 40}, {"load": 10})
     found = gpu(nvml, "0,1").read()
-    assert found is not None
     assert found.busy_ratio == 0.4
 
 
 def test_of_many_devices_those_of_the_trainer_count() -> None:
     nvml = FakeNvml({"load": 90, "pids": {7: 0}}, {"load": 0})
     found = gpu(nvml).read()
-    assert found is not None
     assert (found.busy_ratio, found.shared) == (0.9, False)
 
 
 def test_a_device_with_others_on_it_is_shared() -> None:
     found = gpu(FakeNvml({"load": 99, "pids": {7: 0, 8: 0}})).read()
-    assert found is not None
     assert found.shared
 
 
 def test_devices_are_found_by_uuid_and_what_follows_a_wrong_name_is_ignored() -> None:
     nvml = FakeNvml({"load": 10, "uuid": "GPU-a"}, {"load": 70, "uuid": "MIG-b"})
     found = gpu(nvml, "MIG-b, 9, 0").read()
-    assert found is not None
     assert found.busy_ratio == 0.7
 
 
@@ -108,7 +104,6 @@ def test_sm_activity_is_taken_where_gpm_is_supported() -> None:
     nvml = FakeNvml({"load": 100, "activity": 30.0}, gpm=True)
     probe = gpu(nvml)
     first, second = probe.read(), probe.read()
-    assert first is not None
     assert second is not None
     assert first.busy_ratio == 1.0
     assert second.busy_ratio == 0.3

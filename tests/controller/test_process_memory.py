@@ -15,11 +15,7 @@ from autoloader.cache.slab import FrameSlab
 from autoloader.errors import PipelineError
 from autoloader.host import processes
 from autoloader.host.headroom import Headroom
-from autoloader.host.processes import (
-    PeakSampler,
-    descendants,
-    tree_own_bytes,
-)
+from autoloader.host.processes import PeakSampler, descendants, tree_own_bytes
 from autoloader.host.units import MIB
 from autoloader.process.observer import held_here
 
@@ -51,7 +47,6 @@ def holder(kind: str) -> Iterator[int]:
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         yield process.pid
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +11,9 @@ from typing import Any
 
 import pytest
 from doubles import FakeProcessors
+from ended import python
 
-from autoloader.host.machine import (
-    CgroupProcessors,
-    Processors,
-    usable_processors,
-)
+from autoloader.host.machine import CgroupProcessors, Processors, usable_processors
 from autoloader.host.processes import ProcessorProbe, ProcessorReading, _Times
 
 ALLOWED = len(os.sched_getaffinity(0))
@@ -175,10 +170,7 @@ print(json.dumps([found.quota, found.source, usable_processors(), cores_of_rank(
 
 
 def test_a_real_quota_above_the_process_bounds_plan_profile_and_threads(throttled: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(throttled)], capture_output=True, text=True, check=True
-    )
-    quota, source, *counts = json.loads(done.stdout)
+    quota, source, *counts = json.loads(python("-c", SCRIPT, throttled).stdout)
     assert (quota, counts) == (1.0, [1, 1, 1])
     assert source.startswith("cgroup v1 /")
     assert source.endswith(throttled.parent.name)

@@ -17,13 +17,7 @@ from autoloader.controller.admission import (
 from autoloader.controller.observation import FlowMeter, FlowTotals, StageTotal
 from autoloader.controller.policy import Verdict, chance_of_more, judge
 from autoloader.controller.proposals import admits
-from autoloader.controller.reflex import (
-    Action,
-    GrowthMeter,
-    Reaction,
-    ReflexState,
-    react,
-)
+from autoloader.controller.reflex import Action, GrowthMeter, Reaction, ReflexState, react
 from autoloader.host.units import GIB, MIB
 from autoloader.samples.resolve import MixtureSizes
 from autoloader.spec.knobs import Knobs

@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 from simulated import SCENARIOS, Plant, PlantModel, Trace, simulate
-from simulated.scenarios import (
-    DISTURBED_S,
-    ENDS_S,
-    FLOOR_BYTES,
-    SETTLED_S,
-    WORST_SMALL,
-)
+from simulated.scenarios import DISTURBED_S, ENDS_S, FLOOR_BYTES, SETTLED_S, WORST_SMALL
 
 from autoloader.controller.decisions import DecisionLog, replay
 from autoloader.controller.policy import Decision

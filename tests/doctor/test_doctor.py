@@ -15,6 +15,7 @@ import pytest
 from fake_nvml import FakeNvml, NVMLError
 from lerobot_files import LeRobotFiles
 from rlds_files import write_pair
+from streams import spec_file
 
 from autoloader.cli.app import main
 from autoloader.cli.doctor import Finding, Machine, Seen, examine
@@ -70,7 +71,6 @@ def with_(machine: Machine, **changes: Any) -> Machine:
 def mixture(tmp_path: Path) -> Path:
     """The spec file of two small datasets."""
     written = write_pair(tmp_path, left=[[3, 2], [4]], right=[[5]])
-    spec = tmp_path / "mix.yaml"
     datasets = [
         {
             "name": one.name,
@@ -80,8 +80,7 @@ def mixture(tmp_path: Path) -> Path:
         }
         for one in written
     ]
-    spec.write_text(json.dumps({"datasets": datasets, **REST}))
-    return spec
+    return spec_file(tmp_path, {"datasets": datasets, **REST})
 
 
 # --- the machine ----------------------------------------------------------------------------------
@@ -183,7 +182,6 @@ def test_the_child_of_a_trainer_that_is_gone_is_found(healthy: Machine, mixture:
         stdout=subprocess.PIPE,
         text=True,
     ) as trainer:
-        assert trainer.stdout is not None
         child = int(trainer.stdout.readline())
         (healthy.proc / str(child)).symlink_to(f"/proc/{child}")
         assert found_on(healthy) == []

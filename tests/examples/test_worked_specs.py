@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_lines import Cli
 
-from autoloader.cli.app import main
 from autoloader.loader import validation_specs
 from autoloader.spec import PipelineSpec
 
@@ -28,13 +26,6 @@ def folder(kept_demo: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
     for path in (*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("*.py")):
         (place / path.name).write_text(path.read_text())
     return place
-
-
-def answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
-    code = main([*words, "--ram-floor", "64MiB", "--json"])
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    return json.loads(told.out)
 
 
 def test_the_folder_holds_the_specs_that_are_tried_here_and_no_other() -> None:
@@ -56,13 +47,10 @@ def test_every_key_is_explained_where_it_first_comes(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_worked_spec_can_be_planned(
-    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_worked_spec_can_be_planned(name: str, folder: Path, cli: Cli) -> None:
     spec = str(folder / f"{name}.yaml")
-    assert main(["index", "--spec", spec]) == 0  # what keep leaves out is known from then on
-    capsys.readouterr()
-    found = answer(["plan", "--spec", spec], capsys)
+    cli("index", "--spec", spec)
+    found = cli.json("plan", "--spec", spec, "--ram-floor", "64MiB")
     assert all(one["samples"] > 0 for one in found["datasets"].values())
     if name == "stage2":
         assert len(found["datasets"]) == 29
@@ -73,9 +61,9 @@ def test_a_worked_spec_can_be_planned(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_all_values_of_a_worked_spec_are_those_of_plain_tfds(
-    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    name: str, folder: Path, cli: Cli
 ) -> None:
-    found = answer(["verify", "--spec", str(folder / f"{name}.yaml"), "-n", "8"], capsys)
+    found = cli.json("verify", "--spec", folder / f"{name}.yaml", "-n", 8, "--ram-floor", "64MiB")
     assert found["differences"] == []
     assert sum(found["samples"].values()) == 8
 

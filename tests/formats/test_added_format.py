@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_lines import Cli
 from lerobot_files import picture, shown, write_video
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.cli.app import main
 from autoloader.errors import SourceError, SpecError, UnsupportedError
 from autoloader.formats import open_source, sources
 from autoloader.formats.files import UnreadableError
@@ -102,15 +102,13 @@ def test_every_row_is_the_one_that_was_recorded(site: Path, recordings: Path) ->
 
 @pytest.mark.parametrize("site", ["installed", "built in"], indirect=True)
 def test_commands_find_it_and_hold_it_against_plain_readers(
-    site: Path, recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    site: Path, recordings: Path, tmp_path: Path, cli: Cli
 ) -> None:
     def told(*words: str) -> Any:
-        assert main([*words, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+        return cli.json(*words)
 
     (tmp_path / "empty").mkdir()
-    assert main(["init", str(tmp_path / "empty")]) == 4
-    assert "mp4_folder" in capsys.readouterr().err
+    assert "mp4_folder" in cli("init", tmp_path / "empty", code=4).err
     mix = tmp_path / "mix.yaml"
     mix.write_text(told("init", str(recordings.parent))["spec"])
     read = told("inspect", str(recordings))["read"]

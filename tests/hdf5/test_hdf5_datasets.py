@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from command_lines import Cli
 from hdf5_files import (
     HEIGHT,
     WIDTH,
@@ -20,9 +21,9 @@ from hdf5_files import (
     write_robotwin,
     write_robotwin_legacy,
 )
+from streams import opened
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.cli.app import main
 from autoloader.cli.inspect import read_facts
 from autoloader.errors import SourceError
 from autoloader.formats import open_source
@@ -38,12 +39,11 @@ Told = Callable[..., Any]
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str]) -> Told:
+def told(cli: Cli) -> Told:
     """Answer of a command as JSON."""
 
     def answer(*words: str) -> Any:
-        assert main([*words, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+        return cli.json(*words)
 
     return answer
 
@@ -358,7 +358,7 @@ def test_a_second_start_opens_no_hdf5_file(tmp_path: Path, monkeypatch: pytest.M
     )
     shown = []
     for _ in range(2):
-        with AutoLoader(spec, isolation="thread", output="numpy", ram_floor="64MiB") as loader:
+        with opened(spec) as loader:
             shown.append(next(iter(loader))["images"]["top"].copy())
         monkeypatch.setattr(h5py, "File", None)
     np.testing.assert_array_equal(*shown)

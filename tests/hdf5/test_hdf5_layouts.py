@@ -15,6 +15,7 @@ import pytest
 import simplejpeg
 from hdf5_files import HEIGHT, LAYOUTS, WIDTH, padded, write_aloha
 from numpy.typing import NDArray
+from streams import opened
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.controller.admission import price_start
@@ -144,9 +145,7 @@ def test_a_start_is_priced_by_what_a_batch_reads(
     assert priced_sizes(mixture, [1.0]).run_bytes == 0  # before there is an index
     tracemalloc.start()
     try:
-        with AutoLoader(
-            spec, isolation="thread", output="numpy", ram_floor="64MiB", knobs={"cache_bytes": 0}
-        ) as loader:
+        with opened(spec, knobs={"cache_bytes": 0}) as loader:
             some = islice(loader, max(12, 192 // batch))  # the first runs are shorter
             read, knobs = max(loader.statistics().run_bytes for _ in some), loader.knobs
         most = tracemalloc.get_traced_memory()[1]

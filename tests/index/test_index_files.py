@@ -20,11 +20,7 @@ from user_groups import give_to_another_group, give_to_own_group
 from autoloader.errors import SourceError
 from autoloader.formats import tfds
 from autoloader.formats.tables import Section, ShardTables
-from autoloader.index import (
-    DatasetIndex,
-    open_dataset_index,
-    open_indexes,
-)
+from autoloader.index import DatasetIndex, open_dataset_index, open_indexes
 from autoloader.index import records as records_module
 from autoloader.index import shard as shard_module
 from autoloader.index.shard import HEADER
@@ -438,10 +434,8 @@ def test_two_processes_that_build_at_once_give_one_good_index(
         for _ in range(2)
     ]
     for child in children:
-        assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"
     for child in children:
-        assert child.stdin is not None
         child.stdin.write("go\n")
         child.stdin.flush()
     outputs = [child.communicate()[0] for child in children]

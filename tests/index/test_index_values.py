@@ -66,7 +66,6 @@ def check_against_parses(index: DatasetIndex, dataset: ResolvedDataset) -> int:
             if is_text(feature):
                 texts = [payload[start:stop] for start, stop in value.ranges]
             else:
-                assert value.values is not None
                 rows = value.values.astype(np.int64).reshape(-1, int(feature.shape[0] or 1))
                 texts = [text_of_points(row) for row in rows]
             steps = np.arange(view.steps)

@@ -135,7 +135,6 @@ def test_a_node_shows_what_its_ranks_are_dealt() -> None:
     deals = [Deal(Ranks(rank, 6), 4, True, None, base=50) for rank in range(6)]
     for rank, deal in enumerate(deals):
         node = NodePart.of(deal, 2)
-        assert node is not None
         assert node.nodes == 3
         of_node = [one for one in deals if one.ranks.rank // 2 == rank // 2]
         mine = {q for one in of_node for n in range(5) for q in range(*one.positions(n))}

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
+from ended import python
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -159,13 +158,7 @@ def test_another_process_with_another_hash_seed_draws_the_same_samples() -> None
         "print([c.tolist() for c in (s.dataset, s.pass_, s.episode, s.t)])\n"
     )
     answers = {
-        subprocess.run(
-            [sys.executable, "-c", program],
-            check=True,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        ).stdout
+        python("-c", program, env={**os.environ, "PYTHONHASHSEED": seed}).stdout
         for seed in ("1", "2")
     }
     assert len(answers) == 1

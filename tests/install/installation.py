@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from ended import ran as ended
 from hdf5_files import write_robomimic
 from lerobot_files import LeRobotFiles
 from rlds_files import write_steps
@@ -89,11 +89,7 @@ def ran(
     script = HERE / "usage_script.py"
     command = [str(python), str(script), str(data), str(lerobot), str(folder)]
     command += ["core"] if core else []
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = ended(*command, cwd=folder, env={**os.environ, "PYTHONPATH": ""})
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

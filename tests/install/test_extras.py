@@ -18,6 +18,7 @@ from installation import (
     requirements,
 )
 from packaging.requirements import Requirement
+from rlds_files import once
 from views import closure, make_view
 
 from autoloader import MissingExtraError
@@ -31,14 +32,10 @@ WITHIN = {"torch": "lightning", "report": "tune"}
 """Extras whose uses are tried in the environment of another, which brings them."""
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return local_data(tmp_path_factory.mktemp("data"))
+data = once(local_data)
 
 
-@pytest.fixture(scope="module")
-def lerobot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return lerobot_data(tmp_path_factory.mktemp("lerobot"))
+lerobot = once(lerobot_data)
 
 
 @pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra or "core")

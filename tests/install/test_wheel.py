@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ended import python
 from installation import ROOT, project
 from package_folders import environment_with
 from views import closure, installed
@@ -36,11 +37,8 @@ def wheel(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     """The wheel, built from this tree."""
     folder = tmp_path_factory.mktemp("wheel")
     tools = environment_with(("hatchling", "pathspec", "trove-classifiers"), pytestconfig)
-    built = subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "-d", str(folder)],
-        cwd=ROOT, env=tools, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert built.returncode == 0, built.stderr
+    words = ("-m", "hatchling", "build", "--target", "wheel", "-d", folder)
+    python(*words, cwd=ROOT, env=tools)
     (wheel,) = folder.glob("autoloader_rlds-*.whl")
     return wheel
 

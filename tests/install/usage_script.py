@@ -21,12 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from autoloader import (
-    AutoLoader,
-    AutoloaderError,
-    PipelineSpec,
-    augment,
-)
+from autoloader import AutoLoader, AutoloaderError, PipelineSpec, augment
 from autoloader.cli.app import main
 
 HELD = {"ram_floor": "100MB", "controller": False, "isolation": "thread"}

@@ -1,6 +1,6 @@
 """Forks of a process that has loaders open: what is tried there, and how the fork ends.
 
-A fork that uses a loader of its parent must get an ``AutoloaderError``; one that leaves it alone
+A fork that uses a loader of its parent must get a ``UsageError``; one that leaves it alone
 must end as it wanted to. Whatever it does, the parent is looked at by the parent.
 
 Not here: the parent's rows (``loader_machine``).
@@ -16,21 +16,20 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from autoloader import AutoLoader
-from autoloader.errors import AutoloaderError
+from autoloader.errors import UsageError
 
 HANG_S = 40
 """After so long a fork is taken for hung."""
 LINGERS_S = 1.5
 CHANGED = 71
 """Exit status of a fork whose held batches have changed."""
-BATCHES = 8
 
 
 @dataclass
@@ -68,25 +67,22 @@ def changed(held: list[tuple[dict[str, Any], dict[str, np.ndarray]]]) -> list[st
     ]
 
 
-def _iterate(opened: Opened) -> None:
-    for loader in opened.loaders:
-        for _, _batch in zip(range(BATCHES), loader, strict=False):
-            pass
-
-
-def _go_on(opened: Opened) -> None:
-    for iteration in opened.iterations:
-        for _ in range(BATCHES):
-            next(iteration, None)
-
-
-USES: dict[str, Callable[[Opened], object]] = {
-    "iterate": _iterate,
-    "next of a live iteration": _go_on,
-    "retune": lambda opened: [one.retune(ring_slots=5) for one in opened.loaders],
-    "statistics": lambda opened: [one.statistics() for one in opened.loaders],
-    "state_dict": lambda opened: [one.state_dict() for one in opened.loaders],
-    "load_state_dict": lambda opened: [one.load_state_dict(opened.state) for one in opened.loaders],
+USES: dict[str, Callable[[AutoLoader, Opened], object]] = {
+    "iter": lambda one, _: next(iter(one)),
+    "next of a live iteration": lambda _, opened: [next(it, None) for it in opened.iterations],
+    "len": lambda one, _: len(one),
+    "knobs": lambda one, _: one.knobs,
+    "retune": lambda one, _: one.retune(decode_threads=1),
+    "statistics": lambda one, _: one.statistics(),
+    "state_dict": lambda one, _: one.state_dict(),
+    "load_state_dict": lambda one, opened: one.load_state_dict(opened.state),
+    "quarantined": lambda one, _: one.quarantined(),
+    "park": lambda one, _: one.park(),
+    "unpark": lambda one, _: one.park(False),
+    "prepare": lambda one, _: one.prepare(),
+    "suspend": lambda one, _: one.suspend(),
+    "transfer": lambda one, _: one.transfer("cuda"),
+    "with": lambda one, _: one.__enter__(),
 }
 """Entries of a loader, each of which must know whose loader it is."""
 
@@ -164,24 +160,31 @@ def fork(opened: Opened, uses: list[str], end: str) -> Fork:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         faulthandler.register(signal.SIGALRM, file=2, chain=True)  # says where it hangs
         signal.alarm(HANG_S)
-        once = dict.fromkeys(uses)  # an iteration that has refused is over, and refuses no more
-        found = [fault for use in once for fault in _refused(use, opened)] + changed(opened.held)
+        found = refusals(uses, opened) + changed(opened.held)
         os.write(writing, json.dumps(found).encode() + b"\n")
         os.close(writing)
         ENDS[end](opened)
         os._exit(0)
-    finally:
+    except SystemExit:
+        raise  # through the with block, and all that runs at an exit
+    except BaseException:  # noqa: BLE001 the boundary of this process
         os._exit(70)
 
 
-def _refused(use: str, opened: Opened) -> list[str]:
-    """What is wrong with how ``use`` was answered; in the fork."""
+def refusals(uses: Iterable[str], opened: Opened) -> list[str]:
+    """What is wrong with how each of ``uses`` was answered; in the fork."""
+    # An iteration that has refused is over, and refuses no more.
+    every = [(use, loader) for use in dict.fromkeys(uses) for loader in opened.loaders]
+    return [fault for use, loader in every if (fault := _fault(use, loader, opened))]
+
+
+def _fault(use: str, loader: AutoLoader, opened: Opened) -> str:
     try:
-        USES[use](opened)
-    except AutoloaderError as error:
-        if "process" in f"{error}":
-            return []
-        return [f"{use}: refused without a word of the process: {error}"]
+        USES[use](loader, opened)
+    except UsageError as error:
+        if f"process {os.getppid()}" in error.what and "make an AutoLoader" in f"{error}":
+            return ""
+        return f"{use}: refused without a word of the process: {error}"
     except BaseException as error:  # noqa: BLE001 told to the parent
-        return [f"{use}: {type(error).__name__}: {error}"]
-    return [f"{use}: not refused"]
+        return f"{use}: {type(error).__name__}: {error}"
+    return f"{use}: not refused"

@@ -7,27 +7,27 @@ ends in one of several ways; the parent reads on and counts its rows.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import multiprocessing
 import os
 import random
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from coded_rows import CodedRows, coded_spec, write_coded
+from forked import ENDS, USES, Opened, fork, refusals
 from passes import Passes
+from streams import endless
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.errors import UsageError
 
-ENDINGS = ("_exit", "exit", "close", "killed", "collect")
-told: dict[str, Any] = {"refused": 0, "tried": 0, "missed": []}
+ENDS["leave"] = lambda _: sys.exit(0)
+ENDINGS = ("_exit", "leave", "close", "kill", "let go")
+told: dict[str, Any] = {"tried": 0, "missed": []}
 
 
 class Books:
@@ -50,76 +50,10 @@ class Books:
         return {"rows": self.rows, "wrong": self.wrong, "missing": missing, "twice": twice}
 
 
-def entries(loader: AutoLoader, live: Iterator[Any]) -> dict[str, Callable[[], Any]]:
-    """Everything of a loader that a fork may not use."""
-    return {
-        "iter": lambda: next(iter(loader)),
-        "next": lambda: next(live),
-        "len": lambda: len(loader),
-        "knobs": lambda: loader.knobs,
-        "retune": lambda: loader.retune(decode_threads=1),
-        "statistics": loader.statistics,
-        "state_dict": loader.state_dict,
-        "load_state_dict": lambda: loader.load_state_dict(state),
-        "quarantined": loader.quarantined,
-        "park": loader.park,
-        "unpark": lambda: loader.park(False),
-        "prepare": loader.prepare,
-        "suspend": loader.suspend,
-        "transfer": lambda: loader.transfer("cuda"),
-        "with": loader.__enter__,
-    }
-
-
-def try_all(loader: AutoLoader, live: Iterator[Any], write: int) -> None:
-    """In a fork: how many entries refused, and which did not."""
-    refused, missed = 0, []
-    every = entries(loader, live)
-    for name, call in every.items():
-        try:
-            call()
-        except UsageError as error:
-            refused += 1
-            if f"process {os.getppid()}" not in error.what or "make an AutoLoader" not in str(
-                error
-            ):
-                missed.append(f"{name}: {error}")
-        except BaseException as error:  # noqa: BLE001 whatever it was is told
-            missed.append(f"{name}: {error!r}")
-        else:
-            missed.append(name)
-    os.write(write, json.dumps([refused, len(every), missed]).encode())
-
-
 def fork_once(loader: AutoLoader, live: Iterator[Any], ending: str) -> None:
     """A fork that tries everything and ends so; waited for."""
-    read, write = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try_all(loader, live, write)
-        if ending == "exit":
-            raise SystemExit(0)  # through the with block, and all that runs at an exit
-        if ending == "close":
-            loader.close()
-            loader.close()
-        if ending == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if ending == "collect":
-            del loader, live
-            gc.collect()
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answer:
-        refused, tried, missed = json.loads(answer.read())
-    os.waitpid(pid, 0)
-    told["refused"] += refused
-    told["tried"] += tried
-    told["missed"] += missed
-
-
-def endless(loader: AutoLoader) -> Iterator[Any]:
-    while True:
-        yield from loader
+    told["tried"] += 1
+    told["missed"] += fork(Opened([loader], [live], state, []), list(USES), ending).faults()
 
 
 def finish(loader: AutoLoader, books: Books, rest: Iterator[Any]) -> None:
@@ -166,7 +100,9 @@ def beside_a_loop(loader: AutoLoader, books: Books) -> None:
 
 
 def use_copy(loader: AutoLoader, write: int) -> None:
-    try_all(loader, iter(loader), write)
+    os.write(
+        write, json.dumps(refusals(USES, Opened([loader], [iter(loader)], state, []))).encode()
+    )
 
 
 def use_own(spec: PipelineSpec, known: CodedRows, isolation: str, answers: Any) -> None:
@@ -189,17 +125,15 @@ def processes(loader: AutoLoader, books: Books) -> None:
             one.start()
             os.close(write)
             with os.fdopen(read) as answer:
-                refused, tried, missed = json.loads(answer.read())
+                told["missed"] += json.loads(answer.read())
             one.join()
-            told["refused"] += refused
-            told["tried"] += tried
-            told["missed"] += missed
         else:
-            told["tried"] += 1
             try:
                 context.Process(target=use_copy, args=(loader, 1)).start()
+                told["missed"].append(method)
             except TypeError as error:
-                told["refused"] += "make an AutoLoader in the process" in str(error)
+                if "make an AutoLoader in the process" not in str(error):
+                    told["missed"].append(repr(error))
         answers = context.SimpleQueue()
         one = context.Process(target=use_own, args=(spec, known, isolation, answers))
         one.start()
@@ -219,7 +153,7 @@ if __name__ == "__main__":
     runs, isolation, reader, *scenarios = int(sys.argv[2]), *sys.argv[3:]
     state: dict[str, Any] = {}
     for scenario in scenarios:
-        told = {"refused": 0, "tried": 0, "missed": []}
+        told = {"tried": 0, "missed": []}
         totals = {"rows": 0, "wrong": 0, "missing": 0, "twice": 0}
         for run in range(runs):
             drawn = random.Random(run)
@@ -228,12 +162,7 @@ if __name__ == "__main__":
                 isolation=isolation,
                 output="numpy",
                 ram_floor="256MB",
-                knobs={
-                    "reader": reader,
-                    "cycle_length": 1,
-                    "num_parallel_calls": 1,
-                    "ring_slots": 6,
-                },
+                knobs={"reader": reader, "ring_slots": 6},
             ) as loader:
                 state = loader.state_dict()
                 books = Books(known, loader)

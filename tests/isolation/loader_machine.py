@@ -48,6 +48,9 @@ FOUND_S = 60.0
 PAUSE_S = 0.3
 BATCHES = st.integers(0, 40)
 RANKS = st.integers(0, 1)
+OF_STREAM = (
+    "cycle_length", "parse_parallel_calls", "stream_prefetch", "queue_samples", "shuffle_samples",
+)  # fmt: skip
 
 
 @dataclass
@@ -299,49 +302,29 @@ class LoaderMachine(RuleBasedStateMachine):
         return pid
 
     @step(
-        cycle=st.integers(1, 3),
-        parse=st.integers(1, 2),
-        prefetch=st.integers(0, 2),
-        queue=st.sampled_from([1, 16, 64]),
-        shuffle=st.sampled_from([0, 24]),
-        threads=st.integers(1, 3),
-        processes=st.integers(1, 3),
+        cycle_length=st.integers(1, 3),
+        parse_parallel_calls=st.integers(1, 2),
+        stream_prefetch=st.integers(0, 2),
+        queue_samples=st.sampled_from([1, 16, 64]),
+        shuffle_samples=st.sampled_from([0, 24]),
+        decode_threads=st.integers(1, 3),
+        decode_processes=st.integers(1, 3),
         io_threads=st.integers(1, 4),
-        ahead=st.integers(1, 3),
-        slots=st.integers(4, 10),
+        read_ahead=st.integers(1, 3),
+        ring_slots=st.integers(4, 10),
         after=BATCHES,
     )
-    def retune(
-        self,
-        cycle: int,
-        parse: int,
-        prefetch: int,
-        queue: int,
-        shuffle: int,
-        threads: int,
-        processes: int,
-        io_threads: int,
-        ahead: int,
-        slots: int,
-        after: int,
-    ) -> None:
-        own: dict[str, Any] = {
-            "decode_threads": threads,
-            "ring_slots": slots,
-            "io_threads": io_threads,
-            "read_ahead": ahead,
+    def retune(self, after: int, **drawn: int) -> None:
+        own = {
+            name: drawn[name]
+            for name in ("decode_threads", "ring_slots", "io_threads", "read_ahead")
         }
         if self.reader == "indexed":
-            own["decode_processes"] = min(processes, self.loaders[0].plan.limits.cpus)
+            cpus = self.loaders[0].plan.limits.cpus
+            own["decode_processes"] = min(drawn["decode_processes"], cpus)
         else:
-            own |= {
-                "cycle_length": cycle,
-                "num_parallel_calls": cycle,
-                "parse_parallel_calls": parse,
-                "stream_prefetch": prefetch,
-                "queue_samples": queue,
-                "shuffle_samples": shuffle,
-            }
+            own |= {name: drawn[name] for name in OF_STREAM}
+            own["num_parallel_calls"] = drawn["cycle_length"]
         for loader in self.loaders:
             loader.retune(**own)
         self.tally.events["retunes"] += 1

@@ -9,9 +9,12 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from streams import endless
 
 from autoloader import AutoLoader
 from autoloader.controller.limits import MARGIN_BYTES
@@ -29,11 +32,6 @@ Rows = list[list[int]]
 def rows(batch: dict[str, Any]) -> Rows:
     found: Rows = batch["provenance"].tolist()
     return found
-
-
-def endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
-    while True:
-        yield from loader
 
 
 def main(group: str, mix: str, floor: str) -> None:
@@ -58,10 +56,8 @@ def main(group: str, mix: str, floor: str) -> None:
             with AutoLoader(
                 mix, split="val", reproducible=True, knobs={**KNOBS, "ring_slots": 4}, **options
             ) as val:
-                told["after"] = [
-                    probe.read().headroom_bytes,
-                    train.statistics().ring.allocated_bytes,
-                ]
+                ring = train.statistics().ring
+                told["after"] = [probe.read().headroom_bytes, ring.allocated_bytes]
                 told["slots"] = train.knobs.ring_slots
                 told["val"] = [rows(batch) for batch in val]
                 told["val_slots"] = val.knobs.ring_slots

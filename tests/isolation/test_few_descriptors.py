@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rlds_files import Written, episode, png, write_dataset
+from ended import python
+from rlds_files import Written, episode, png, write_dataset, written_steps
 
 TESTS = Path(__file__).parents[1]
 
@@ -27,23 +26,13 @@ def under_limit(limit: int, *datasets: Written, **asked: Any) -> dict[str, Any]:
         "batches": 60,
         **asked,
     }
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("few_descriptors.py")), json.dumps(plain)],
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
-        timeout=230,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    script, path = Path(__file__).with_name("few_descriptors.py"), {"PYTHONPATH": str(TESTS)}
+    done = python(script, json.dumps(plain), env={**os.environ, **path}, timeout=230)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    """400 shards of an episode each."""
-    shards = [[episode(k % 30, 3, encode=png)] for k in range(400)]
-    return write_dataset(tmp_path_factory.mktemp("sharded"), shards)
+# 400 shards of an episode each.
+sharded = written_steps([[3]] * 400, encode=png)
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from ended import python
 from rlds_files import episode, write_dataset
 from slow_pictures import slow_jpeg
-from streams import spec_of
+from streams import spec_file, spec_of
 
 from autoloader.host.units import MIB
 
@@ -26,19 +25,11 @@ def test_a_loader_in_a_small_group_decodes_the_largest_pictures_without_a_kill(
         one["observation/image"] = [
             slow_jpeg(SIDE, SIDE, 4, grey=60 + 20 * number + 10 * step) for step in range(2)
         ]
-    mix = tmp_path / "mix.json"
     spec = spec_of(write_dataset(tmp_path, shards), batch={"size": 4})
-    mix.write_text(json.dumps(spec.model_dump(mode="json")))
+    mix = spec_file(tmp_path, spec)
     (small_group / "memory.limit_in_bytes").write_text(str(1000 * MIB))
     script = Path(__file__).parent / "large_pictures.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(small_group), str(mix), "2"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout)
+    told = json.loads(python(script, small_group, mix, 2).stdout)
     assert told["restarts"] == told["kills"] == told["quarantined"] == 0
     for rows, shades in told["shown"]:
         assert shades == [60 + 20 * row[3] + 10 * row[4] for row in rows]

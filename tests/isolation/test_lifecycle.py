@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from leftovers import ends_within
-from streams import endless, rows
+from streams import endless, opened, rows
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.decode import ring
@@ -44,7 +44,6 @@ def script(body: str, mix: Path) -> subprocess.Popen[str]:
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
@@ -182,13 +181,8 @@ def test_a_trainer_that_keeps_more_batches_than_a_smaller_ring_has_slots_gets_fu
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ring, "DRAIN_S", 0.01)
-    with AutoLoader(
-        small_spec,
-        isolation="thread",
-        output="numpy",
-        ram_floor="64MiB",
-        knobs={"reader": "indexed", "ring_slots": 8},
-        controller=False,
+    with opened(
+        small_spec, knobs={"reader": "indexed", "ring_slots": 8}, controller=False
     ) as loader:
         batches = endless(loader)
         kept = [next(batches) for _ in range(6)]
@@ -198,5 +192,5 @@ def test_a_trainer_that_keeps_more_batches_than_a_smaller_ring_has_slots_gets_fu
         del kept
         loader.retune(ring_slots=6)
         got += rows(batches, 4)
-    with AutoLoader(small_spec, isolation="thread", output="numpy", ram_floor="64MiB") as loader:
+    with opened(small_spec) as loader:
         assert got == rows(endless(loader), 18)

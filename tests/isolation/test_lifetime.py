@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
 import time
 import weakref
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ended import ran
 
 from autoloader import AutoLoader, PipelineSpec
 
@@ -33,13 +33,7 @@ def test_opened_again_and_again_it_leaves_what_was_there_before_the_first(
     spec.write_text(json.dumps(small_spec.model_dump(mode="json", by_alias=True)))
     here = Path(__file__).parent
     script = [sys.executable, str(here / "lives_script.py"), str(spec), isolation]
-    told = subprocess.run(
-        [*script, str(RUNS), "20"],
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(here.parent)},
-    ).stdout
+    told = ran(*script, RUNS, 20, env={**os.environ, "PYTHONPATH": str(here.parent)}).stdout
     found = json.loads(told.splitlines()[-1])
     assert found["after"] == found["before"]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from ended import ran
 from rlds_files import write_steps
-from streams import spec_of
+from streams import spec_file, spec_of
 
 SCRIPT = """
 import itertools, sys
@@ -32,9 +31,7 @@ except AutoloaderError as error:
 def mix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("poor")
     spec = spec_of(write_steps(folder, [[20] * 4]))
-    path = folder / "mix.json"
-    path.write_text(json.dumps(spec.model_dump(mode="json")))
-    return path
+    return spec_file(folder, spec)
 
 
 def said(mix: Path, isolation: str, *before: str, needs: Sequence[str] = ()) -> str:
@@ -43,15 +40,7 @@ def said(mix: Path, isolation: str, *before: str, needs: Sequence[str] = ()) -> 
     for tool in needs:
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
-    done = subprocess.run(
-        [*before, sys.executable, "-c", SCRIPT, str(mix), isolation],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=230,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    return ran(*before, sys.executable, "-c", SCRIPT, mix, isolation, timeout=230).stdout
 
 
 def test_a_program_without_arguments_not_even_its_name_is_served(mix: Path) -> None:

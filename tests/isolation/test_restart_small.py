@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from rlds_files import write_steps
-from streams import rows, spec_of, until
+from streams import opened, rows, spec_of, until
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.host.processes import tree_own_bytes
@@ -90,9 +90,7 @@ def test_what_cannot_be_dropped_is_left_behind_by_a_restart_and_the_sequence_goe
     assert all(headroom < FLOOR for headroom in seen)
     starts = [line for line in lines if line["kind"] == "start"]
     assert len(starts) == 2
-    with AutoLoader(
-        spec, isolation="thread", output="numpy", ram_floor="64MiB", controller=False
-    ) as calm:
+    with opened(spec, controller=False) as calm:
         batches = itertools.chain.from_iterable(itertools.repeat(calm))
         assert got == rows(batches, len(got) // 4)
 

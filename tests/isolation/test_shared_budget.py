@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from ended import python
 from rlds_files import Written, written_steps
 from shares_a_budget import SLOTS, SPARE_BYTES
-from streams import dataset_of, spec_of
+from streams import dataset_of, spec_file, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.host.units import MIB
@@ -37,17 +36,9 @@ def spec(written: Written) -> PipelineSpec:
 def test_a_validation_opens_in_the_room_that_the_training_ring_gives_back(
     spec: PipelineSpec, small_group: Path, tmp_path: Path
 ) -> None:
-    mix = tmp_path / "mix.json"
-    mix.write_text(json.dumps(spec.model_dump(mode="json")))
+    mix = spec_file(tmp_path, spec)
     script = Path(__file__).parent / "shares_a_budget.py"
-    done = subprocess.run(
-        [sys.executable, str(script), str(small_group), str(mix), str(FLOOR)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(python(script, small_group, mix, FLOOR).stdout)
     slot = told["slot"]
     headroom, ring = told["before"]
     assert ring >= (SLOTS - 3) * slot

@@ -10,8 +10,7 @@ import pytest
 from coded_rows import CodedRows, coded_spec, write_coded
 from loader_machine import Tally
 from machines import SORTS, Sort, run_machines
-
-from autoloader import AutoLoader
+from streams import opened
 
 RUNS = 4
 ROWS = {"indexed": 300, "stream": 150}
@@ -46,7 +45,7 @@ def test_any_sequence_of_events_gives_the_rows_on_disk_each_once_a_pass(
 def whole(rows: CodedRows) -> dict[str, Any]:
     """A batch of every row."""
     spec = coded_spec(rows.written, batch={"size": len(rows), "drop_last": False})
-    with AutoLoader(spec, isolation="thread", output="numpy", ram_floor="64MiB") as loader:
+    with opened(spec) as loader:
         return copy.deepcopy(dict(next(iter(loader))))
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from leftovers import ends_within
-from streams import endless, rows
+from streams import endless, opened, rows
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.host.supervision import ProcessWatch, read_vitals
@@ -26,9 +26,7 @@ Row = tuple[int, ...]
 @pytest.fixture(scope="module")
 def expected(small_spec: PipelineSpec) -> list[Row]:
     """The samples of the first hundred batches."""
-    with AutoLoader(
-        small_spec, isolation="thread", output="numpy", ram_floor="1GB", knobs={"reader": "indexed"}
-    ) as loader:
+    with opened(small_spec, knobs={"reader": "indexed"}) as loader:
         return rows(endless(loader), 100)
 
 

@@ -114,12 +114,7 @@ def episodes(bridge: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(
-    python: Path,
-    spec: Path,
-    environment: dict[str, str],
-    checkpoint: Path,
-    steps: int,
-    *words: str,
+    python: Path, spec: Path, environment: dict[str, str], checkpoint: Path, steps: int, *words: str
 ) -> subprocess.Popen[str]:
     """The example, running; it says every second step."""
     given = [str(spec), "--steps", str(steps), "--every", "2", "--checkpoint", str(checkpoint)]
@@ -147,7 +142,6 @@ def test_the_example_learns_from_real_episodes_and_goes_on_exactly_behind_ctrl_c
 ) -> None:
     undisturbed = said(trained(python, episodes, environment, tmp_path / "whole.npz", 24))
     cut = trained(python, episodes, environment, tmp_path / "cut.npz", 24)
-    assert cut.stdout is not None
     line = cut.stdout.readline()
     cut.send_signal(signal.SIGINT)
     first = said(cut)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from lerobot_files import LeRobotFiles
+from streams import opened
 
 from autoloader import AutoLoader, PipelineSpec
 
@@ -41,9 +42,7 @@ def samples_of(
 ) -> dict[tuple[int, int], Mapping[str, Any]]:
     """(episode, t) → its sample, of the last of some epochs; each comes once an epoch."""
     found: dict[tuple[int, int], Mapping[str, Any]]
-    with AutoLoader(
-        spec, ram_floor="200MB", output="numpy", isolation="thread", controller=False, knobs=knobs
-    ) as loader:
+    with opened(spec, controller=False, knobs=knobs) as loader:
         for epoch in range(epochs):
             found = {}
             _read_epoch(loader, found)

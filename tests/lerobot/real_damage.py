@@ -21,8 +21,9 @@ from typing import Any
 import av
 import pyarrow as pa
 import pyarrow.parquet as pq
+from streams import opened
 
-from autoloader import AutoLoader, PipelineSpec
+from autoloader import PipelineSpec
 from autoloader.errors import AutoloaderError
 
 REAL = Path(__file__).parents[2].parent / "shared/data/g1_lerobot_v21"
@@ -161,9 +162,7 @@ def rows_of(root: Path) -> tuple[Rows, str]:
     )
     found: Rows = {}
     try:
-        with AutoLoader(
-            spec, ram_floor="200MB", output="numpy", isolation="thread", controller=False
-        ) as loader:
+        with opened(spec, controller=False) as loader:
             for batch in loader:
                 for k, row in enumerate(batch["features"]["row"].reshape(-1).tolist()):
                     numbers = batch["action"][k].tobytes() + batch["state"][k].tobytes()

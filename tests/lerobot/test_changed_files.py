@@ -18,14 +18,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from command_lines import Cli
 from lerobot_checks import SIDE, TOP, spec_of
 from lerobot_files import LeRobotFiles, picture, write_video
 from rlds_files import PLAIN, Written, episode, numbers, write_dataset, write_records
 from rlds_files import example as rlds_example
+from streams import opened, spec_file
 from streams import spec_of as rlds_spec_of
 
-from autoloader import AutoLoader, PipelineSpec
-from autoloader.cli.app import main
+from autoloader import PipelineSpec
 from autoloader.errors import AutoloaderError
 
 CAMERAS = {TOP: 2, SIDE: 2}
@@ -42,10 +43,7 @@ def rows_of(spec: PipelineSpec, reader: str = "indexed") -> Rows:
     found = []
     plain = {**spec.model_dump(mode="json"), "reader": reader}
     try:
-        with AutoLoader(
-            PipelineSpec.model_validate(plain), ram_floor="200MB", output="numpy",
-            isolation="thread", controller=False,
-        ) as loader:  # fmt: skip
+        with opened(PipelineSpec.model_validate(plain), controller=False) as loader:
             for batch in loader:
                 for k, place in enumerate(batch["provenance"]):
                     parts = (*batch["images"].values(), *batch["frame_mask"].values())
@@ -372,34 +370,26 @@ def _transformed(written: Written) -> dict[str, Any]:
     }
 
 
-def test_an_index_beside_data_that_was_moved_is_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_index_beside_data_that_was_moved_is_used(tmp_path: Path, cli: Cli) -> None:
     root = FILES["v3.0"].write(tmp_path / "arm")
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump(spec_of(root).model_dump(mode="json")))
-    assert main(["index", "--spec", str(spec), "--beside", "--json"]) == 0
-    capsys.readouterr()
+    spec = spec_file(tmp_path, spec_of(root))
+    cli("index", "--spec", spec, "--beside", "--json")
     moved = tmp_path / "elsewhere" / "arm"
     shutil.copytree(root, moved)  # with the files' times
     spec.write_text(yaml.safe_dump(spec_of(moved).model_dump(mode="json")))
-    assert main(["index", "--spec", str(spec), "--beside", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["built_shards"] == 0
+    assert cli.json("index", "--spec", spec, "--beside")["built_shards"] == 0
 
 
 def test_index_verify_derives_the_index_again_and_replaces_what_differs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     written = rlds(tmp_path)
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump(rlds_spec_of(written).model_dump(mode="json")))
+    spec = spec_file(tmp_path, rlds_spec_of(written))
     words = ["index", "--spec", str(spec), "--verify", "--json"]
-    assert main(words) == 0
-    assert json.loads(capsys.readouterr().out)["differing"] == []
+    assert json.loads(cli(*words).out)["differing"] == []
     kept = written.files[0].stat()
     replace_shard(written)
     os.utime(written.files[0], ns=(kept.st_atime_ns, kept.st_mtime_ns))
     assert written.files[0].stat().st_size == kept.st_size
     for differing in ([str(written.files[0])], []):
-        assert main(words) == 0
-        assert json.loads(capsys.readouterr().out)["differing"] == differing
+        assert json.loads(cli(*words).out)["differing"] == differing

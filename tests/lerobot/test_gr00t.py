@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_lines import Cli
 from gr00t_files import MODALITY, TEXTS, TOP, Gr00tFiles, table
 from lerobot_files import shown
 from numpy.typing import NDArray
+from streams import opened, spec_file
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
@@ -37,17 +39,18 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Gr00tFiles().write(tmp_path_factory.mktemp("gr00t") / "arm")
 
 
-def drafted(data: Path, release: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def drafted(data: Path, release: str, cli: Cli) -> dict[str, Any]:
     """What init writes, with an epoch of one pass in batches of any size."""
-    assert main(["init", str(data), "--style", "gr00t", "--version", release]) == 0
-    spec: dict[str, Any] = parse_yaml(capsys.readouterr().out)
+    spec: dict[str, Any] = parse_yaml(
+        cli("init", data, "--style", "gr00t", "--version", release).out
+    )
     return {**spec, "mixing": {"epoch": "pass"}, "batch": {"size": 7, "drop_last": False}}
 
 
 def samples_of(spec: Any) -> dict[tuple[int, int], Mapping[str, Any]]:
     """(shard, t) → sample."""
     found = {}
-    with AutoLoader(spec, ram_floor="64MiB", output="numpy", isolation="thread") as loader:
+    with opened(spec) as loader:
         for batch in loader:
             for row, place in enumerate(batch["provenance"].tolist()):
                 found[place[2], place[4]] = {
@@ -71,11 +74,8 @@ def rot6d(quaternion: NDArray[Any]) -> NDArray[np.float64]:
     ])  # fmt: skip
 
 
-def test_modality_json_becomes_fields_cameras_and_the_text(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", str(root), "--style", "gr00t", "--version", "n1.6"]) == 0
-    out = capsys.readouterr().out
+def test_modality_json_becomes_fields_cameras_and_the_text(root: Path, cli: Cli) -> None:
+    out = cli("init", root, "--style", "gr00t", "--version", "n1.6").out
     (dataset,) = parse_yaml(out)["datasets"]
     assert dataset["images"] == {"ego_view": "observation.images.top"}
     assert dataset["state"] == [
@@ -90,12 +90,12 @@ def test_modality_json_becomes_fields_cameras_and_the_text(
 
 @pytest.mark.parametrize("first_time", [0, 1])
 def test_n15_takes_the_frame_nearest_to_a_rows_time_and_later_releases_that_of_its_number(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], first_time: int
+    tmp_path: Path, cli: Cli, first_time: int
 ) -> None:
     files = Gr00tFiles(lengths=(9, 5), first_time=first_time)
     root = files.write(tmp_path / "arm")
-    near = samples_of(drafted(root, "n1.5", capsys))
-    by_row = drafted(root, "n1.6", capsys)
+    near = samples_of(drafted(root, "n1.5", cli))
+    by_row = drafted(root, "n1.6", cli)
     by_row["sample"] |= {"action_horizon": 1}
     by_row["normalize"].pop("action")
     by_number = samples_of(by_row)
@@ -106,10 +106,8 @@ def test_n15_takes_the_frame_nearest_to_a_rows_time_and_later_releases_that_of_i
             assert shown(by_number[episode, t]["images"]["ego_view"][0]) == (0, episode, t)
 
 
-def test_n15s_rows_are_normalised_and_padded_as_its_transforms_do(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = drafted(root, "n1.5", capsys)
+def test_n15s_rows_are_normalised_and_padded_as_its_transforms_do(root: Path, cli: Cli) -> None:
+    spec = drafted(root, "n1.5", cli)
     found = samples_of(spec)
     tables = [table(root, episode) for episode in range(3)]
     assert len(found) == sum(len(one["action"]) for one in tables)
@@ -158,9 +156,9 @@ def relative_rows(tables: list[dict[str, Any]], horizon: int) -> NDArray[np.floa
 
 @pytest.mark.parametrize("release", ["n1.6", "n1.7"])
 def test_later_releases_take_whole_horizons_and_scale_each_row_of_relative_actions(
-    root: Path, capsys: pytest.CaptureFixture[str], release: str
+    root: Path, cli: Cli, release: str
 ) -> None:
-    found = samples_of(drafted(root, release, capsys))
+    found = samples_of(drafted(root, release, cli))
     tables = [table(root, episode) for episode in range(3)]
     assert set(found) == {(e, t) for e, length in ((0, 22), (1, 18)) for t in range(length - 15)}
     every = {key: np.concatenate([one[key] for one in tables]) for key in tables[0]}
@@ -192,11 +190,9 @@ def batches(layout: Gr00tLayout, output: Any = "numpy") -> list[tuple[Any, Any]]
         return [(batch, layout(batch, loader.dataset_names)) for batch in loader]
 
 
-def test_n15s_steps_are_what_its_transforms_take(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_n15s_steps_are_what_its_transforms_take(root: Path, cli: Cli) -> None:
     seen = 0
-    for batch, steps in batches(Gr00tLayout(drafted(root, "n1.5", capsys), release="n1.5")):
+    for batch, steps in batches(Gr00tLayout(drafted(root, "n1.5", cli), release="n1.5")):
         for place, step in zip(batch["provenance"].tolist(), steps, strict=True):
             one, t, seen = table(root, place[2]), place[4], seen + 1
             assert set(step) == {
@@ -218,10 +214,8 @@ def test_n15s_steps_are_what_its_transforms_take(
     assert seen == 49
 
 
-def test_later_releases_steps_are_what_their_processor_takes(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    layout = Gr00tLayout(drafted(root, "n1.6", capsys), embodiment="gr1")
+def test_later_releases_steps_are_what_their_processor_takes(root: Path, cli: Cli) -> None:
+    layout = Gr00tLayout(drafted(root, "n1.6", cli), embodiment="gr1")
     for batch, steps in batches(layout, "torch"):
         for place, ((message,),) in zip(batch["provenance"].tolist(), zip(steps), strict=True):
             one, t, step = table(root, place[2]), place[4], message["content"]
@@ -247,14 +241,14 @@ def test_later_releases_steps_are_what_their_processor_takes(
 @pytest.mark.parametrize("output", ["numpy", "torch"])
 def test_padded_inputs_have_the_models_shapes_and_masks_of_columns(
     root: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
     release: Any,
     state: tuple[int, int],
     action: tuple[int, int],
     number: int,
     output: str,
 ) -> None:
-    layout = Gr00tLayout(drafted(root, release, capsys), release=release, inputs="padded")
+    layout = Gr00tLayout(drafted(root, release, cli), release=release, inputs="padded")
     for batch, found in batches(layout, output):
         size, real = len(batch["language"]), np.asarray(batch["action"])
         assert tuple(found["state"].shape) == (size, *state)
@@ -270,10 +264,9 @@ def test_padded_inputs_have_the_models_shapes_and_masks_of_columns(
 
 
 def test_statistics_files_are_those_that_gr00t_computes(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    spec = tmp_path / "mix.json"
-    spec.write_text(json.dumps(drafted(root, "n1.6", capsys)))
+    spec = spec_file(tmp_path, drafted(root, "n1.6", cli))
     out = tmp_path / "statistics"
     assert main(["stats", str(spec), "--format", "gr00t", "-o", str(out)]) == 0
     tables = [table(root, episode) for episode in range(3)]
@@ -303,12 +296,12 @@ def test_statistics_files_are_those_that_gr00t_computes(
 
 
 def test_datasets_of_one_embodiment_share_bounds_and_their_statistics_are_merged_by_weight(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     roots = {"long": (22, 18), "short": (17,)}
     for name, lengths in roots.items():
         Gr00tFiles(lengths=lengths).write(tmp_path / "data" / name)
-    plain = drafted(tmp_path / "data", "n1.6", capsys)
+    plain = drafted(tmp_path / "data", "n1.6", cli)
     plain["datasets"][0]["weight"] = 3.0
     plain["normalize"]["group"] = {"gr1": list(roots)}
     tables = {
@@ -353,26 +346,25 @@ def with_pose(root: Path, name: str, **pose: Any) -> None:
 
 @pytest.mark.parametrize("name", ["left_eef", "end_effector_position", "arm_pose"])
 def test_a_relative_pose_of_an_end_effector_is_refused_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+    tmp_path: Path, cli: Cli, name: str
 ) -> None:
     root = Gr00tFiles().write(tmp_path / "arm")
     with_pose(root, name)
     for release in ("n1.6", "n1.7"):
-        assert main(["init", str(root), "--style", "gr00t", "--version", release]) == 2
-        said = capsys.readouterr().err
+        said = cli("init", root, "--style", "gr00t", "--version", release, code=2).err
         for part in ("dataset arm", f"action.{name} of meta/modality.json", '"absolute": true'):
             assert part in said
-    assert drafted(root, "n1.5", capsys)["datasets"][0]["action"][-1] == "action[3:6]"
+    assert drafted(root, "n1.5", cli)["datasets"][0]["action"][-1] == "action[3:6]"
     for absolute in (True, False):  # it stays as it is stored, a pose or differences of poses
         with_pose(root, name, absolute=absolute)
-        (dataset,) = drafted(root, "n1.6", capsys)["datasets"]
+        (dataset,) = drafted(root, "n1.6", cli)["datasets"]
         assert dataset["sample"] == {"action_relative_to_state": [0, 1, 2]}
 
 
 def test_a_spec_that_makes_a_pose_relative_is_refused_by_name(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, cli: Cli
 ) -> None:
-    plain = drafted(root, "n1.6", capsys)
+    plain = drafted(root, "n1.6", cli)
     (dataset,) = plain["datasets"]
     dataset["action"] = [
         "action[0:3]",
@@ -385,17 +377,15 @@ def test_a_spec_that_makes_a_pose_relative_is_refused_by_name(
 
     posed = Gr00tFiles().write(tmp_path / "arm")
     with_pose(posed, "left_eef", absolute=True)
-    plain = drafted(posed, "n1.6", capsys)
+    plain = drafted(posed, "n1.6", cli)
     resolve(PipelineSpec.from_mapping(plain))
     plain["datasets"][0]["sample"] = {"action_relative_to_state": [0, 1, 2, 7]}
     with pytest.raises(UnsupportedError, match=r"column 7 of .*action\.left_eef of meta"):
         resolve(PipelineSpec.from_mapping(plain))
 
 
-def test_another_horizon_needs_other_statistics(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain = drafted(root, "n1.6", capsys)
+def test_another_horizon_needs_other_statistics(root: Path, tmp_path: Path, cli: Cli) -> None:
+    plain = drafted(root, "n1.6", cli)
     spec, file = tmp_path / "mix.json", tmp_path / "statistics.json"
     spec.write_text(json.dumps(plain))
     assert main(["stats", str(spec), "-o", str(file)]) == 0
@@ -408,15 +398,13 @@ def test_another_horizon_needs_other_statistics(
         samples_of(plain)
 
 
-def test_weights_are_shards_of_1024_samples_since_n16(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_are_shards_of_1024_samples_since_n16(tmp_path: Path, cli: Cli) -> None:
     Gr00tFiles(lengths=(1055, 20)).write(tmp_path / "data/long")  # 1040 and 5 whole horizons
     Gr00tFiles(lengths=(16, 15)).write(tmp_path / "data/short")
-    found = drafted(tmp_path / "data", "n1.6", capsys)
+    found = drafted(tmp_path / "data", "n1.6", cli)
     assert {one["name"]: one["weight"] for one in found["datasets"]} == {"long": 2.0, "short": 1.0}
     assert found["weights"] == "explicit"
-    found = drafted(tmp_path / "data", "n1.5", capsys)
+    found = drafted(tmp_path / "data", "n1.5", cli)
     assert found["weights"] == "natural_scaled"
     assert {one["weight"] for one in found["datasets"]} == {1.0}
 
@@ -436,35 +424,31 @@ def test_weights_are_shards_of_1024_samples_since_n16(
     ],
 )
 def test_a_modality_that_does_not_fit_is_refused_by_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, told: str
+    tmp_path: Path, cli: Cli, change: Any, told: str
 ) -> None:
     root = Gr00tFiles(lengths=(5,)).write(tmp_path / "arm")
     path = root / "meta/modality.json"
     path.unlink() if change is None else path.write_text(json.dumps({**MODALITY, **change}))
-    assert main(["init", str(root), "--style", "gr00t"]) != 0
-    assert told in capsys.readouterr().err
+    said = cli("init", root, "--style", "gr00t", code=None)
+    assert said.code
+    assert told in said.err
 
 
-def test_the_default_of_a_cameras_feature_is_the_releases(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_default_of_a_cameras_feature_is_the_releases(tmp_path: Path, cli: Cli) -> None:
     root = Gr00tFiles(lengths=(16,)).write(tmp_path / "arm")
     path = root / "meta/modality.json"
     path.write_text(json.dumps({**MODALITY, "video": {"top": {}}}))
-    (dataset,) = drafted(root, "n1.7", capsys)["datasets"]
+    (dataset,) = drafted(root, "n1.7", cli)["datasets"]
     assert dataset["images"] == {"top": "observation.images.top"}
-    assert main(["init", str(root), "--style", "gr00t", "--version", "n1.5"]) != 0
-    assert "video.top of meta/modality.json is 'top'" in capsys.readouterr().err
+    told = cli("init", root, "--style", "gr00t", "--version", "n1.5", code=4).err
+    assert "video.top of meta/modality.json is 'top'" in told
 
 
-def test_spec_and_statistics_hold_against_the_witness(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_spec_and_statistics_hold_against_the_witness(root: Path, tmp_path: Path, cli: Cli) -> None:
     for release in ("n1.5", "n1.6", "n1.7"):
         spec = tmp_path / f"{release}.json"
-        spec.write_text(json.dumps(drafted(root, release, capsys)))
-        assert main(["verify", str(spec), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["differences"] == []
+        spec.write_text(json.dumps(drafted(root, release, cli)))
+        assert cli.json("verify", spec)["differences"] == []
 
 
 @pytest.mark.parametrize(
@@ -526,29 +510,26 @@ def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 )
 def test_a_policy_of_lerobot_has_its_windows_and_its_normalisation(
     root: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
     policy: str,
     frames: list[int],
     actions: list[int],
     method: str,
 ) -> None:
-    assert main(["init", str(root), "--style", "lerobot", "--policy", policy]) == 0
-    spec = PipelineSpec.from_mapping(parse_yaml(capsys.readouterr().out))
+    spec = PipelineSpec.from_mapping(
+        parse_yaml(cli("init", root, "--style", "lerobot", "--policy", policy).out)
+    )
     assert list(spec.sample.frame_offsets) == list(spec.sample.state_offsets) == frames
     assert list(spec.sample.action_offsets) == actions
     for field in ("action", "state"):
         how = spec.normalize_of("arm", field)
-        assert how is not None
         assert (how.method, how.arithmetic, how.clip) == (method, "lerobot", False)
     (dataset,) = spec.datasets
     assert {name: one.paths for name, one in dataset.images.items()} == {"top": (TOP,)}
     assert spec.cameras["top"].size == (64, 96)
 
 
-def test_an_option_of_another_style_is_refused(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", str(root), "--version", "n1.6"]) == 2
-    assert "add --style gr00t" in capsys.readouterr().err
-    assert main(["init", str(root), "--style", "gr00t", "--version", "n2"]) == 2
-    assert "gr00t-n1.5, gr00t-n1.6, gr00t-n1.7" in capsys.readouterr().err
+def test_an_option_of_another_style_is_refused(root: Path, cli: Cli) -> None:
+    assert "add --style gr00t" in cli("init", root, "--version", "n1.6", code=2).err
+    told = cli("init", root, "--style", "gr00t", "--version", "n2", code=2).err
+    assert "gr00t-n1.5, gr00t-n1.6, gr00t-n1.7" in told

@@ -12,9 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_lines import Cli
 from real_damage import REAL, Damaged, damages
+from streams import opened, spec_file
 
-from autoloader import AutoLoader, PipelineSpec
+from autoloader import PipelineSpec
 from autoloader.errors import AutoloaderError, SpecError
 
 pytestmark = pytest.mark.usefixtures("one_child")
@@ -51,9 +53,7 @@ def samples_of(spec: PipelineSpec) -> tuple[Samples, list[str]]:
     Actions of the cases tell episode and step.
     """
     found = {}
-    with AutoLoader(
-        spec, ram_floor="200MB", output="numpy", isolation="thread", controller=False
-    ) as loader:
+    with opened(spec, controller=False) as loader:
         for batch in loader:
             for k, action in enumerate(batch["action"][:, 0]):
                 grey = {name: frames[k, 0].mean() for name, frames in batch["images"].items()}
@@ -74,20 +74,15 @@ def check(found: Samples, cameras: tuple[str, ...] = ("top",)) -> None:
             assert abs(sample[camera] - grey(episode, step)) < 2, (episode, step, camera)
 
 
-def test_starts_that_drift_are_placed_by_the_lengths(
-    made: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_starts_that_drift_are_placed_by_the_lengths(made: Callable[[str], Path], cli: Cli) -> None:
     root = made("lr3177_drift")
     found, lost = samples_of(spec_of(root))
     assert not lost
     assert len(found) == 600
     check(found)
-    from autoloader.cli.app import main
 
-    spec = root.parent / "mix.json"
-    spec.write_text(json.dumps(spec_of(root).model_dump(mode="json")))
-    assert main(["index", "--spec", str(spec), "--json"]) == 0
-    (note,) = json.loads(capsys.readouterr().out)["datasets"]["arm"]["notes"]
+    spec = spec_file(root.parent, spec_of(root))
+    (note,) = cli.json("index", "--spec", spec)["datasets"]["arm"]["notes"]
     for word in ("of 150 episodes", "up to 0.7", "600 frames"):
         assert word in note
 
@@ -134,9 +129,8 @@ def rewrite(file: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 
 
 def test_rows_without_frame_index_whose_times_begin_at_one_frame_count_by_their_order(
-    made: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    made: Callable[[str], Path], cli: Cli
 ) -> None:
-    from autoloader.cli.app import main
 
     root = made("gr00t_annotation")
     info = json.loads((root / "meta/info.json").read_text())
@@ -155,10 +149,8 @@ def test_rows_without_frame_index_whose_times_begin_at_one_frame_count_by_their_
     assert not lost
     assert len(found) == 32
     check(found)
-    spec = root.parent / "mix.json"
-    spec.write_text(json.dumps(spec_of(root).model_dump(mode="json")))
-    assert main(["index", "--spec", str(spec), "--json"]) == 0
-    (note,) = json.loads(capsys.readouterr().out)["datasets"]["arm"]["notes"]
+    spec = spec_file(root.parent, spec_of(root))
+    (note,) = cli.json("index", "--spec", spec)["datasets"]["arm"]["notes"]
     assert "begin at 0.100 s" in note
 
 
@@ -232,10 +224,8 @@ def first_line(error: str) -> str:
 
 @pytest.mark.parametrize("fault", ["hardware_clock_lr3513", "two of nine"])
 def test_commands_fail_where_a_loader_does_with_the_same_first_line(
-    made: Callable[[str], Path], capsys: pytest.CaptureFixture[str], fault: str
+    made: Callable[[str], Path], cli: Cli, fault: str
 ) -> None:
-    from autoloader.cli.app import main
-
     root = made("deleted_episode_lr831" if fault == "two of nine" else fault)
     if fault == "two of nine":
         null_action(root, 6)
@@ -243,34 +233,29 @@ def test_commands_fail_where_a_loader_does_with_the_same_first_line(
     spec = spec_of(root, dataset={"name": root.name}, errors={})
     with pytest.raises(AutoloaderError) as caught:
         samples_of(spec)
-    file = root.parent / "mix.json"
-    file.write_text(json.dumps(spec.model_dump(mode="json")))
+    file = spec_file(root.parent, spec)
     floor = ["--ram-floor", "64MiB"]
     for words in (["plan", "--spec", str(file), *floor], ["index", "--spec", str(file)],
                   ["peek", "--spec", str(file), "--out", str(root.parent / "a.html"), *floor],
                   ["verify", "--spec", str(file), *floor]):  # fmt: skip
-        assert main(words) != 0, words
-        assert first_line(capsys.readouterr().err) == f"error: {caught.value.what}", words
-    assert main(["doctor", "--spec", str(file)]) != 0
-    told = capsys.readouterr()
+        said = cli(*words, code=4)
+        assert first_line(said.err) == f"error: {caught.value.what}", words
+    told = cli("doctor", "--spec", file, code=1)
     assert caught.value.what in " ".join((told.out + told.err).split())
-    assert main(["init", str(root)]) != 0
-    said = first_line(capsys.readouterr().err)
+    said = first_line(cli("init", root, code=4).err)
     assert said.startswith(f"error: dataset '{root.name}': ")
     assert "no episode can be read" in said or "of the 8 episodes in this split are bad" in said
 
 
 def test_init_leaves_a_camera_without_files_out_with_a_word_and_takes_the_annotation(
-    made: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+    made: Callable[[str], Path], cli: Cli
 ) -> None:
-    from autoloader.cli.app import main
 
     root = made("gr00t_annotation")
     info = json.loads((root / "meta/info.json").read_text())
     info["features"]["observation.images.ego"] = info["features"][TOP]
     (root / "meta/info.json").write_text(json.dumps(info))
-    assert main(["init", str(root), "--json"]) == 0
-    told = capsys.readouterr()
+    told = cli("init", root, "--json")
     assert "no observation.images.ego: info.json lists it" in told.err
     written = json.loads(told.out)["spec"]
     assert "images: {primary: observation.images.top}" in written

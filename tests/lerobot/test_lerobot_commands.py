@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
+from command_lines import Cli
 from lerobot_checks import SIDE, TOP
 from lerobot_files import LeRobotFiles
 from pyarrow import parquet
 from rlds_files import episode, write_dataset
+from streams import spec_file
 
-from autoloader.cli.app import main
 from autoloader.host import extras
 
 pytestmark = pytest.mark.usefixtures("one_child")
@@ -46,32 +47,25 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "state": "joints",
         "language": "words",
     }
-    written = folder / "mix.yaml"
     sizes = {"top": {"size": [64, 96]}, "side": {"size": [64, 96]}}
     document = {
         "datasets": [plain, made],
         "cameras": sizes,
         "sample": {"delta_timestamps": {"frames": [-0.1, 0]}},
     }
-    written.write_text(yaml.safe_dump(document))
-    return written
+    return spec_file(folder, document)
 
 
-def test_verify_compares_with_what_pyarrow_and_pyav_read(
-    spec: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_compares_with_what_pyarrow_and_pyav_read(spec: Path, cli: Cli) -> None:
     words = ["verify", "--spec", str(spec), "-n", "24", "--ram-floor", "64MiB", "--json"]
-    assert main(words) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(cli(*words).out)
     assert told["differences"] == []
     assert told["samples"] == {"arm": 12, "turned": 12}
     assert told["frames"] == 24 * 2 * 2
     assert told["largest_frame_difference"] == 0
 
 
-def test_verify_holds_numbers_that_are_none_equal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_holds_numbers_that_are_none_equal(tmp_path: Path, cli: Cli) -> None:
     root = LeRobotFiles(lengths=(6,), cameras={}, pictures=[TOP]).write(tmp_path / "arm")
     (rows,) = (root / "data").rglob("*.parquet")
     table = parquet.read_table(rows)
@@ -84,12 +78,11 @@ def test_verify_holds_numbers_that_are_none_equal(
     document = {"datasets": [own], "cameras": {"top": {"size": [64, 96]}}}
     (tmp_path / "mix.yaml").write_text(yaml.safe_dump(document))
     words = ["verify", str(tmp_path / "mix.yaml"), "-n", "6", "--ram-floor", "64MiB", "--json"]
-    assert main(words) == 0
-    assert json.loads(capsys.readouterr().out)["differences"] == []
+    assert json.loads(cli(*words).out)["differences"] == []
 
 
 def test_verify_without_tensorflow_compares_lerobots_frames_and_says_what_it_left_out(
-    spec: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    spec: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
@@ -102,8 +95,7 @@ def test_verify_without_tensorflow_compares_lerobots_frames_and_says_what_it_lef
     document["datasets"] = [document["datasets"][0], plain | {"fps": 10}]
     mixed.write_text(yaml.safe_dump(document))
     words = ["-n", "16", "--ram-floor", "64MiB", "--json"]
-    assert main(["verify", str(mixed), *words]) == 2  # half of it was not compared
-    told = capsys.readouterr()
+    told = cli("verify", mixed, *words, code=2)
     answer = json.loads(told.out)
     assert (answer["samples"], answer["not_compared"]) == ({"arm": 8}, ["rlds"])
     assert (answer["frames"], answer["differences"]) == (8 * 2 * 2, [])
@@ -113,32 +105,25 @@ def test_verify_without_tensorflow_compares_lerobots_frames_and_says_what_it_lef
         ways = [
             f"cameras.{name}={{size: [40, 48], resize: {resize}}}" for name in document["cameras"]
         ]
-        assert main(["verify", str(spec), *words, "--set", *ways]) == 0
-        answer = json.loads(capsys.readouterr().out)
+        answer = json.loads(cli("verify", spec, *words, "--set", *ways).out)
         assert (answer["frames"], answer["differences"]) == (16 * 2 * 2, [])
     ways = [f"cameras.{name}.resize=tf_bilinear" for name in document["cameras"]]
-    assert main(["verify", str(spec), *words, "--set", *ways]) == 2
-    told = capsys.readouterr()
+    told = cli("verify", spec, *words, "--set", *ways, code=2)
     assert json.loads(told.out)["frames"] == 0
     frames = ", ".join(f"frames of {name}" for name in document["cameras"])
     assert told.err.count("autoloader-rlds[stream]") == 1
     assert f"{frames}: not compared: run" in told.err
     document["datasets"], document["cameras"] = [plain | {"fps": 10}], {"top": {"size": [64, 96]}}
     alone.write_text(yaml.safe_dump(document))
-    assert main(["verify", str(alone), *words]) == 2
-    assert "autoloader-rlds[stream]" in capsys.readouterr().err
+    assert "autoloader-rlds[stream]" in cli("verify", alone, *words, code=2).err
 
 
-def test_inspect_tells_of_videos_that_are_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_tells_of_videos_that_are_missing(tmp_path: Path, cli: Cli) -> None:
     files = LeRobotFiles(version="v2.1")
     root = files.write(tmp_path / "arm")
-    assert main(["inspect", str(root)]) == 0
-    assert "missing" not in capsys.readouterr().out
+    assert "missing" not in cli("inspect", root).out
     files.video(root, TOP, 2).unlink()
-    assert main(["inspect", str(root)]) == 0
-    (line,) = [one for one in capsys.readouterr().out.splitlines() if "missing videos" in one]
+    (line,) = [one for one in cli("inspect", root).out.splitlines() if "missing videos" in one]
     assert "1 of 4 videos that the metadata names are not there" in line
     assert line.endswith("1 of 4 episodes cannot be read")
 
@@ -154,7 +139,7 @@ def test_inspect_tells_of_videos_that_are_missing(
     ],
 )
 def test_peek_calls_columns_by_their_names_and_finds_the_gripper_by_them(
-    names: Any, shown: str, flagged: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    names: Any, shown: str, flagged: str, tmp_path: Path, cli: Cli
 ) -> None:
     root = LeRobotFiles().write(tmp_path / "arm")
     info = json.loads((root / "meta/info.json").read_text())
@@ -167,8 +152,7 @@ def test_peek_calls_columns_by_their_names_and_finds_the_gripper_by_them(
     spec = {"datasets": [dataset], "cameras": {"primary": {"size": [8, 8]}}}
     (tmp_path / "mix.json").write_text(json.dumps(spec))
     words = ["peek", str(tmp_path / "mix.json"), "-o", str(tmp_path / "sheet.html"), "--json"]
-    assert main([*words, "--samples", "8", "--ram-floor", "64MiB"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(cli(*words, "--samples", "8", "--ram-floor", "64MiB").out)
     assert told["datasets"]["arm"]["fields"]["action"][0]["name"] == f"0: {shown}"
     if flagged:
         assert f"arm: {flagged}: gripper " in told["odd"][0]
@@ -188,7 +172,7 @@ def test_peek_calls_columns_by_their_names_and_finds_the_gripper_by_them(
 )
 def test_plan_tells_how_many_decodes_a_frame_of_a_video_takes(
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
     codec: str,
     gop: int,
     sample: dict[str, Any],
@@ -197,13 +181,10 @@ def test_plan_tells_how_many_decodes_a_frame_of_a_video_takes(
     root = LeRobotFiles(lengths=(40,), codec=codec, gop=gop).write(tmp_path / "arm")
     dataset = {"name": "arm", "path": str(root), "images": {"top": TOP}, "action": "action"}
     document = {"datasets": [dataset], "cameras": {"top": {"size": [64, 96]}}, "sample": sample}
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump(document))
+    spec = spec_file(tmp_path, document)
     words = ["plan", "--spec", str(spec), "--ram-floor", "64MiB"]
-    assert main(words) == 0
-    assert told in capsys.readouterr().out
-    assert main([*words, "--json"]) == 0
-    video = json.loads(capsys.readouterr().out)["datasets"]["arm"]["video"]
+    assert told in cli(*words).out
+    video = cli.json(*words)["datasets"]["arm"]["video"]
     assert video["keyframe_frames"] == gop
     chained = video["chained_decodes"]
     assert (chained is None) if sample["frame_offsets"] == [0] else (chained < video["decodes"])
@@ -211,14 +192,12 @@ def test_plan_tells_how_many_decodes_a_frame_of_a_video_takes(
 
 @pytest.mark.parametrize(("gop", "where"), [(2, "facts"), (40, "findings")])
 def test_doctor_tells_how_far_apart_the_keyframes_lie(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], gop: int, where: str
+    tmp_path: Path, cli: Cli, gop: int, where: str
 ) -> None:
     root = LeRobotFiles(lengths=(40,), codec="libsvtav1", gop=gop).write(tmp_path / "arm")
     dataset = {"name": "arm", "path": str(root), "images": {"top": TOP}, "action": "action"}
     document = {"datasets": [dataset], "cameras": {"top": {"size": [64, 96]}}}
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump(document))
-    main(["doctor", str(spec), "--json"])
-    found = json.loads(capsys.readouterr().out)[where]
+    spec = spec_file(tmp_path, document)
+    found = cli.json("doctor", spec, code=None)[where]
     (told,) = (one for one in found if one["check"] == "video")
     assert f"a keyframe every {gop} frames" in (told.get("text") or told["evidence"])

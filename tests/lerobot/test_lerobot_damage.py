@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from lerobot_checks import TOP, check, info_of, samples_of, spec_of
 from lerobot_files import FPS, HEIGHT, WIDTH, LeRobotFiles, picture, write_video
+from streams import opened
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import AutoloaderError, SourceError, SpecError
@@ -220,9 +221,6 @@ def test_a_frame_whose_packets_are_damaged_later_is_a_flagged_repeat(tmp_path: P
     with video.open("r+b") as file:
         file.write(data)
     os.utime(video, ns=(kept.st_atime_ns, kept.st_mtime_ns))
-    with AutoLoader(
-        spec_of(root, errors=BEARS), ram_floor="200MB", output="numpy", isolation="thread",
-        controller=False,
-    ) as loader:  # fmt: skip
+    with opened(spec_of(root, errors=BEARS), controller=False) as loader:
         rows = sum(len(batch["action"]) for batch in loader)
     assert rows == sum(files.lengths)

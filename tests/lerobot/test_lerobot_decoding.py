@@ -186,11 +186,7 @@ def decoded_batch(run: SampleBlock, first: int, size: int) -> Any:
 
 @pytest.mark.parametrize(("room", "fed_again"), [(2**25, False), (0, True)])
 def test_frames_of_later_batches_are_decoded_with_the_first_and_wait_where_there_is_room(
-    root: Path,
-    packets: list[int],
-    monkeypatch: pytest.MonkeyPatch,
-    room: int,
-    fed_again: bool,
+    root: Path, packets: list[int], monkeypatch: pytest.MonkeyPatch, room: int, fed_again: bool
 ) -> None:
     monkeypatch.setattr(stored_frames, "MOST_KEPT_BYTES", room)
     rows = [[0, 5, 5], [3, 18, 30], [4, 16, 18], [7, 9, 30]]
@@ -213,9 +209,7 @@ def test_rows_that_show_frames_of_one_keyframe_are_one_job(root: Path) -> None:
     assert joined_by_keyframes([[k] for k in range(3)], across, 0) == [[0, 1, 2]]
 
 
-def test_a_loader_over_long_keyframe_distances_gives_every_sample_right(
-    root: Path,
-) -> None:
+def test_a_loader_over_long_keyframe_distances_gives_every_sample_right(root: Path) -> None:
     check(FILES, root, samples_of(spec_of(root), decode_threads=2), {"top": TOP})
     gc.collect()  # a loader that was closed may lie in a circle
     assert SharedFrames._kept_bytes == 0

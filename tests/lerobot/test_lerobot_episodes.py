@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from lerobot_checks import SIDE, TOP, samples_of, spec_of
 from lerobot_files import FPS, LeRobotFiles
+from streams import opened
 
-from autoloader import AutoLoader
 from autoloader.formats import open_source
 from autoloader.formats.lerobot.metadata import EpisodeList
 from autoloader.samples.resolve import resolve
@@ -87,9 +87,7 @@ def test_rules_and_functions_know_the_number_of_an_episode(root: Path, tmp_path:
     held = {"episode": "episode_metadata/episode_index"}
     dataset = {"keep": {"ranges": ranges}, "features": held}
     spec = spec_of(root, dataset=dataset, sample={"frame_offsets": [0]})
-    with AutoLoader(
-        spec, ram_floor="200MB", output="numpy", isolation="thread", controller=False
-    ) as loader:
+    with opened(spec, controller=False) as loader:
         rows = [
             (int(number), round(float(state[0, 0]) / 2), -round(float(state[0, 1])))
             for batch in loader

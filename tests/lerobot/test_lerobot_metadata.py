@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from command_lines import Cli
 from lerobot_checks import TOP, check, info_of, samples_of, spec_of
 from lerobot_files import LeRobotFiles
+from streams import spec_file
 
 from autoloader import AutoLoader
-from autoloader.cli.app import main
 from autoloader.cli.doctor import indexes
 from autoloader.errors import SourceError
 from autoloader.formats.lerobot import metadata
@@ -106,34 +107,29 @@ def test_a_task_of_two_texts_is_refused_and_one_told_twice_is_not(tmp_path: Path
 
 @pytest.mark.parametrize("version", BOTH)
 def test_init_takes_no_language_where_no_list_says_what_it_is(
-    tmp_path: Path, version: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, version: str, cli: Cli
 ) -> None:
     words = missing(written(tmp_path / "arm", version))
-    assert main(["init", str(tmp_path)]) == 0
-    told = capsys.readouterr()
+    told = cli("init", tmp_path)
     (dataset,) = yaml.safe_load(told.out)["datasets"]
     assert "language" not in dataset
     assert f"arm: no language: {tmp_path}/arm/meta {words}" in " ".join(told.err.split())
 
 
 def test_a_text_that_is_empty_everywhere_is_said(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, cli: Cli, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = written(tmp_path / "arm", "v2.1")
     listed(root, lambda _: [json.dumps({"task_index": k, "task": " "}) for k in (0, 1)], "tasks")
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump(spec_of(root).model_dump(mode="json", exclude_none=True)))
+    spec = spec_file(tmp_path, spec_of(root))
     found = samples_of(spec_of(root))
     assert {one["text"] for one in found.values()} == {" "}
     (record,) = [one for one in caplog.records if "task is empty" in one.message]
     assert (record.levelno, "all 3 episodes" in record.message) == (logging.WARNING, True)
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB"]) == 0
-    assert "arm: task is empty in all 3 episodes" in capsys.readouterr().err
+    told = cli("plan", "--spec", spec, "--ram-floor", "64MiB").err
+    assert "arm: task is empty in all 3 episodes" in told
     words = ["peek", "--spec", str(spec), "--out", str(tmp_path / "a.html"), "--ram-floor", "64MiB"]
-    assert main(words) == 0
-    assert "arm: language is empty in all" in capsys.readouterr().err
+    assert "arm: language is empty in all" in cli(*words).err
     datasets = list(resolve(spec_of(root)).datasets)
     told = [one for one in indexes(datasets, spec) if "task is empty in all 3" in str(one)]
     assert told
@@ -237,18 +233,16 @@ def without(root: Path, episode: int) -> Path:
 
 
 def test_ranges_count_places_in_the_list_and_what_lies_in_no_split_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: Cli
 ) -> None:
     files = LeRobotFiles(lengths=(4, 3, 5, 6), version="v2.1")
     root = without(files.write(tmp_path / "arm"), 0)
     info_of(root, splits={"train": "0:1", "val": "1:2"})
     check(files, root, samples_of(spec_of(root)), {"top": TOP}, without={0, 2, 3})
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump(spec_of(root).model_dump(mode="json", exclude_none=True)))
+    spec = spec_file(tmp_path, spec_of(root))
     said = "1 of 3 episodes lie in no split of info.json (train 0:1, val 1:2): episode 3"
     for words in (["plan", "--spec", str(spec), "--ram-floor", "64MiB"], ["init", str(tmp_path)]):
-        assert main(words) == 0
-        assert said in " ".join(capsys.readouterr().err.split())
+        assert said in " ".join(cli(*words).err.split())
 
 
 def test_episodes_of_files_that_take_turns_come_in_their_order(tmp_path: Path) -> None:
@@ -301,7 +295,7 @@ def test_a_shape_with_its_channels_first_is_a_picture(
 def test_plan_estimates_episodes_that_a_transform_shortens(
     tmp_path: Path,
     more: dict[str, object],
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(counting, "QUICK_BYTES", 0)  # as of data that plan does not index
@@ -310,10 +304,8 @@ def test_plan_estimates_episodes_that_a_transform_shortens(
         tmp_path / "arm"
     )
     document = spec_of(root, dataset=more).model_dump(mode="json", exclude_none=True)
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump(document))
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["datasets"]["arm"]
+    spec = spec_file(tmp_path, document)
+    told = cli.json("plan", "--spec", spec, "--ram-floor", "64MiB")["datasets"]["arm"]
     assert told["estimated"]
     assert 0 < told["samples"] <= 12
 
@@ -339,7 +331,7 @@ def test_rows_that_the_list_looks_for_in_another_file_are_told_with_both(
 @pytest.mark.parametrize("version", BOTH)
 @pytest.mark.parametrize("suffix", ["parquet", "mp4"])
 def test_pointers_in_the_place_of_data_are_refused_where_a_loader_would_read_them(
-    tmp_path: Path, version: str, suffix: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, version: str, suffix: str, cli: Cli
 ) -> None:
     root = written(tmp_path / "arm", version)
     for file in [*(root / "data").rglob("*"), *(root / "videos").rglob("*")]:
@@ -348,8 +340,7 @@ def test_pointers_in_the_place_of_data_are_refused_where_a_loader_would_read_the
     with pytest.raises(SourceError, match=rf"\.{suffix} is a Git LFS pointer") as caught:
         resolve(spec_of(root))
     assert "git lfs pull" in caught.value.remedy
-    assert main(["init", str(tmp_path)]) == 4
-    assert (told := capsys.readouterr().err).startswith("error: dataset arm: ")
+    assert (told := cli("init", tmp_path, code=4).err).startswith("error: dataset arm: ")
     assert told.count("→ run git lfs pull") == 1
 
 
@@ -398,6 +389,5 @@ def test_a_start_makes_no_object_of_each_episode(
 
     monkeypatch.setattr(metadata, "Episode", noted)
     (index,) = find_indexes(resolve(spec_of(root)).datasets)
-    assert index is not None
     assert index.episodes == 12
     assert set(made) <= {0, 11}, "the first and the last are looked at"

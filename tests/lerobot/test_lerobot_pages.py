@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from lerobot_files import LeRobotFiles
 from rlds_files import TEXT, image, jpeg, numbers, write_dataset
+from streams import opened, spec_file
 
 from autoloader import AutoLoader, layouts
 from autoloader.cli.app import main
@@ -42,7 +43,7 @@ def samples(spec: dict[str, Any], **how: Any) -> list[dict[str, Any]]:
     """Every sample of a pass, by dataset name and place."""
     spec = {"mixing": {"epoch": "pass"}, **spec, "batch": {"size": 4, "drop_last": False}}
     found = []
-    with AutoLoader(spec, ram_floor="64MiB", output="numpy", isolation="thread", **how) as loader:
+    with opened(spec, **how) as loader:
         for batch in loader:
             for row, place in enumerate(batch["provenance"].tolist()):
                 one = {key: np.copy(value[row]) for key, value in batch.items()
@@ -105,8 +106,7 @@ def test_offsets_in_seconds_are_rows_of_each_datasets_own_rate(
         np.testing.assert_array_equal(one["action"][:, 1], rows)
         np.testing.assert_array_equal(one["action_mask"].all(-1), [True, t + step <= last])
         np.testing.assert_array_equal(one["frame_offset"], [-min(t, step), 0])
-    path = tmp_path / "mix.yaml"
-    path.write_text(json.dumps(spec))
+    path = spec_file(tmp_path, spec)
     assert main(["verify", "--spec", str(path), "-n", "40", "--ram-floor", "64MiB"]) == 0
 
 
@@ -119,8 +119,7 @@ def test_integers_come_as_the_texts_that_the_page_names(data: Path, tmp_path: Pa
     spec = placed(spec, data)
     for one in samples(spec):
         assert one["language"] == texts[int(one["action"][0, 0]) % 2]
-    path = tmp_path / "mix.yaml"
-    path.write_text(json.dumps(spec))
+    path = spec_file(tmp_path, spec)
     assert main(["verify", "--spec", str(path), "-n", "20", "--ram-floor", "64MiB"]) == 0
 
 

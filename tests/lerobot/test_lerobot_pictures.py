@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, stored
+from streams import opened, spec_file
 
 from autoloader.cli.app import main
 from autoloader.formats.files import UnreadableError
@@ -119,8 +119,7 @@ def test_verify_bears_a_camera_without_pictures_that_the_spec_does_not_use(tmp_p
     files = LeRobotFiles(cameras={}, pictures=[TOP, SIDE])
     root = files.write(tmp_path / "arm")
     rewritten(root, [None] * sum(files.lengths[:3]))
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(yaml.safe_dump(spec_of(root).model_dump(mode="json", exclude_unset=True)))
+    spec = spec_file(tmp_path, spec_of(root))
     assert main(["verify", "--spec", str(spec), "-n", "20", "--ram-floor", "64MiB"]) == 0
 
 
@@ -144,9 +143,6 @@ def test_a_picture_that_is_damaged_later_is_a_flagged_repeat(tmp_path: Path) -> 
 
 def samples_of_all(spec: Any) -> list[tuple[int, ...]]:
     """Provenance of every row of an epoch, repeats included."""
-    from autoloader import AutoLoader
 
-    with AutoLoader(
-        spec, ram_floor="200MB", output="numpy", isolation="thread", controller=False
-    ) as loader:
+    with opened(spec, controller=False) as loader:
         return [tuple(row) for batch in loader for row in batch["provenance"].tolist()]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import Cli
+from ended import python
 from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, shown
 
 from autoloader import PipelineSpec
-from autoloader.cli.app import main
 from autoloader.formats import lerobot
 from autoloader.index import open_dataset_index
 from autoloader.samples.resolve import resolve
@@ -68,23 +68,16 @@ with AutoLoader(spec, isolation="thread", output="numpy", ram_floor="64MiB") as 
     print(len(next(iter(loader))["action"]))
 """
     where = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    done = subprocess.run([sys.executable, "-c", code], env=where, capture_output=True, text=True)
-    assert int(done.stdout), done.stderr
+    assert int(python("-c", code, env=where).stdout)
     assert not (tmp_path / "pandas.py.imported").exists()
 
 
-def test_init_writes_an_entry_for_it_beside_rlds_data(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_writes_an_entry_for_it_beside_rlds_data(tmp_path: Path, cli: Cli) -> None:
     LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
-    assert main(["init", str(tmp_path)]) == 0
     written = tmp_path / "mix.yaml"
-    written.write_text(capsys.readouterr().out)
+    written.write_text(cli("init", tmp_path).out)
     (dataset,) = PipelineSpec.from_yaml(written).datasets
     assert dataset.images["primary"].paths == (TOP,)
-    assert dataset.action is not None
     assert [term.path for term in dataset.action.terms] == ["action"]
-    assert dataset.state is not None
     assert [term.path for term in dataset.state.terms] == ["observation.state"]
-    assert dataset.language is not None
     assert dataset.language.paths == ("task",)

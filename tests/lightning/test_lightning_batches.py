@@ -231,7 +231,6 @@ def test_sigterm_ends_the_run_with_a_checkpoint_and_without_a_child(
         [warm_python, "-c", SCRIPT.format(path=path, folder=str(tmp_path))],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:  # fmt: skip
-        assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(mix.model_dump_json() + "\n")
         process.stdin.flush()

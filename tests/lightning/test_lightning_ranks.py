@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ended import ran
 from fits import Tiny, data, trainer
 from leftovers import ends_within
 
@@ -47,16 +47,9 @@ def folder(
     place = tmp_path_factory.mktemp("ddp")
     (place / "mix.yaml").write_text(unbroken.model_dump_json())  # JSON is YAML
     path = os.pathsep.join([*map(str, (HERE, HERE.parent)), os.environ.get("PYTHONPATH", "")])
-    ended = subprocess.run(
-        [warm_python, HERE / "ddp_script.py", place / "mix.yaml", place],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        cwd=HERE.parents[1],
-        capture_output=True,
-        text=True,
-        timeout=230,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    words = (warm_python, HERE / "ddp_script.py", place / "mix.yaml", place)
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    ran(*words, env=env, cwd=HERE.parents[1], timeout=230)
     return place
 
 

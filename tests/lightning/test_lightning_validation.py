@@ -47,7 +47,6 @@ def test_training_goes_on_from_the_pipeline_it_had_and_validation_has_its_batche
                 whole = found
             assert found == whole[:cut]
         seen += places(next(train))
-        assert module.loader is not None
         told = module.loader.statistics()
     assert (told.starts, told.restarts) == (1, 0)
     assert {one.generations for one in told.datasets.values()} == {1}

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, get_type_hints
 
 import pytest
-from rlds_files import episode, png, write_dataset
-from streams import spec_of
+from rlds_files import once, png, write_steps
+from streams import opened, spec_of
 
 from autoloader import AutoLoader, Batch, PipelineSpec
 from autoloader.errors import AutoloaderError, KnobError, SpecError, UsageError
@@ -30,10 +30,7 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
-    shards = [[episode(number, 8, encode=png) for number in range(4)]]
-    return spec_of(write_dataset(tmp_path_factory.mktemp("one"), shards))
+spec = once(lambda folder: spec_of(write_steps(folder, [[8] * 4], encode=png)))
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -81,7 +78,7 @@ def test_a_closed_loader_still_tells_what_it_did(closed: AutoLoader) -> None:
 
 
 def test_wrong_calls_of_an_open_loader_change_nothing(spec: PipelineSpec) -> None:
-    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
+    with opened(spec) as loader:
         before, state = loader.knobs, loader.state_dict()
         for wrong in (None, [], True):
             with pytest.raises(UsageError, match="retune"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import signal
 import sys
@@ -14,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_lines import Cli
 from rlds_files import Written, episode, png, write_dataset
-from streams import dataset_of, spec_of
+from streams import dataset_of, spec_file, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.cli.app import main
 from autoloader.errors import PipelineError, SpecError, UnsupportedError, WorkerError
 from autoloader.host import supervision
 from autoloader.samples.transforms import transform
@@ -221,14 +220,12 @@ def test_a_spec_that_cannot_be_is_refused_with_its_field(
 
 
 def test_plan_tells_its_time_and_heeds_it_or_says_why_it_is_not_known(
-    robot: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    robot: Written, tmp_path: Path, cli: Cli
 ) -> None:
     def planned(call: str, gives: Any) -> dict[str, Any]:
-        path = tmp_path / "mix.yaml"
         spec = spec_with(robot, f"batch_functions:{call}", gives)
-        path.write_text(json.dumps(spec.model_dump(mode="json", exclude_defaults=True)))
-        assert main(["plan", "--spec", str(path), "--ram-floor", "64MiB", "--json"]) == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        path = spec_file(tmp_path, spec)
+        found: dict[str, Any] = cli.json("plan", "--spec", path, "--ram-floor", "64MiB")
         return found
 
     slow = planned("slow", {"x": {"dtype": "int32"}})

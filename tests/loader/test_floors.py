@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import Cli
 from doubles import profile_of
-from rlds_files import episode, png, write_dataset
+from rlds_files import once, png, write_steps
 from streams import spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.cli.app import main
 from autoloader.controller.profile import Profile
 from autoloader.errors import ProfileError, UsageError
 from autoloader.host.units import LEAST_FLOOR_BYTES
@@ -35,10 +34,7 @@ provenance: {source: reasoned, detail: made up for a test}
 """
 
 
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
-    shards = [[episode(number, 8, encode=png) for number in range(4)]]
-    return spec_of(write_dataset(tmp_path_factory.mktemp("one"), shards))
+spec = once(lambda folder: spec_of(write_steps(folder, [[8] * 4], encode=png)))
 
 
 def with_data_module(spec: PipelineSpec, **floor: Any) -> object:
@@ -68,12 +64,9 @@ def test_a_floor_without_its_unit_is_refused_by_every_call(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_floor_without_its_unit_is_refused_by_every_command(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_floor_without_its_unit_is_refused_by_every_command(command: list[str], cli: Cli) -> None:
     with_spec = ["--spec", "mix.yaml"] if command[0] != "doctor" else []
-    assert main([*command, "5", *with_spec, "--json"]) == 2
-    error = json.loads(capsys.readouterr().out)["error"]
+    error = cli.json(*command, "5", *with_spec, code=2)["error"]
     assert error["kind"] == "UsageError"
     assert command[1] in error["what"]
     assert "did you mean 5GB?" in error["remedy"]
@@ -128,5 +121,4 @@ def test_sizes_that_are_no_floors_stay_small(spec: PipelineSpec, tmp_path: Path)
     file = tmp_path / "box.yaml"
     file.write_text(PROFILE.replace("FLOOR", "5GB") + "cache: {disk: /frames, bytes: 5}\n")
     cache = Profile.from_yaml(file).cache
-    assert cache is not None
     assert cache.bytes == 5

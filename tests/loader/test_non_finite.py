@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rlds_files import Written, episode, png, write_dataset, write_steps
-from streams import spec_of
+from streams import opened, spec_of
 
 from autoloader import AutoLoader
 from autoloader.errors import SourceError
@@ -40,12 +40,9 @@ def load(reader: str, *written: Written, **errors: Any) -> AutoLoader:
         batch={"size": 4, "drop_last": False},
         errors={"max_corrupt_ratio": 0.3, **errors},
     )
-    return AutoLoader(
+    return opened(
         spec,
-        isolation="thread",
-        ram_floor="64MiB",
         controller=False,
-        output="numpy",
         knobs={"ring_slots": 4, "decode_processes": 1} if reader == "processes" else None,
     )
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from rlds_files import episode, png, write_dataset
+from rlds_files import once, png, write_steps
 from streams import spec_of
 from torch.utils.data import DataLoader
 
@@ -14,10 +13,7 @@ from autoloader import AutoLoader, Batch, PipelineSpec
 HELD: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MiB"}
 
 
-@pytest.fixture(scope="module")
-def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
-    shards = [[episode(number, 8, encode=png) for number in range(4)]]
-    return spec_of(write_dataset(tmp_path_factory.mktemp("one"), shards))
+spec = once(lambda folder: spec_of(write_steps(folder, [[8] * 4], encode=png)))
 
 
 def places(batches: Any) -> list[Any]:

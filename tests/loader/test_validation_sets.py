@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rlds_files import Written, png, write_steps
+from rlds_files import Written, once, png, write_steps
 from streams import dataset_of, spec_of
 
 from autoloader import PipelineSpec
@@ -26,11 +26,10 @@ OPTIONS: dict[str, Any] = {
 VAL = {"train": "train[:50%]", "val": "train[50%:]"}
 
 
-@pytest.fixture(scope="module")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
-    """Three datasets of four episodes of 5 frames."""
-    folder = tmp_path_factory.mktemp("trio")
-    return [write_steps(folder, [[5] * 4], encode=png, name=name) for name in "abc"]
+# Three datasets of four episodes of 5 frames.
+trio = once(
+    lambda folder: [write_steps(folder, [[5] * 4], encode=png, name=name) for name in "abc"]
+)
 
 
 def spec(trio: list[Written], *, reader: str = "indexed", **validation: Any) -> PipelineSpec:

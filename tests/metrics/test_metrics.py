@@ -13,17 +13,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest, parser
 from rlds_files import Written, png, written_steps
-from streams import spec_of
+from streams import opened, spec_of
 
-from autoloader import AutoLoader
 from autoloader.telemetry.exporter import Exporter, PipelineMetrics
 from autoloader.telemetry.metrics import METRICS, compared, over_ranks
-from autoloader.telemetry.statistics import (
-    DatasetStatistics,
-    Statistics,
-    merged,
-    over,
-)
+from autoloader.telemetry.statistics import DatasetStatistics, Statistics, merged, over
 
 pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 
@@ -217,7 +211,7 @@ written = written_steps([[8, 8]], encode=png, name="a")
 
 def test_a_loader_tells_its_metrics_by_the_same_names(written: Written) -> None:
     spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
-    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
+    with opened(spec) as loader:
         stream = iter(loader)
         for _ in range(3):
             next(stream)

@@ -32,7 +32,6 @@ def refused(text: str) -> ProfileError:
 def test_room_for_frames_on_a_disk_is_written_as_it_was_read() -> None:
     lent = MINIMAL + "cache: {disk: /nvme/frames, bytes: 2TB}\n"
     profile = profile_of(lent)
-    assert profile.cache is not None
     assert (profile.cache.disk, profile.cache.bytes) == ("/nvme/frames", 2 * 10**12)
     assert "bytes: 2000GB" in profile.to_yaml()
     assert profile_of(profile.to_yaml()) == profile

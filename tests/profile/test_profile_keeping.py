@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ended import ran
 
 from autoloader.controller.profile import HostFacts, MixtureKind, Profile, described_host
 from autoloader.controller.profiles import free_name, keep_profile, load_profile
@@ -122,13 +122,9 @@ def test_a_profile_of_another_host_is_kept_aside_and_a_free_name_avoids_it(folde
 def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path) -> None:
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(place)],
-        capture_output=True,
-        check=False,
-    )
+    mounted = ran("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place, code=None)
     if mounted.returncode:
-        pytest.skip(f"mount: {mounted.stderr.decode().strip()}")
+        pytest.skip(f"mount: {mounted.stderr.strip()}")
     try:
         old = tuned(LARGE, 8, 900)
         path = keep_profile(old, out=place, tuned_from=None).path
@@ -140,7 +136,7 @@ def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path) -> None:
         assert Profile.from_yaml(path) == old
         assert sorted(one.name for one in place.iterdir()) == ["full", "mine.yaml"]
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        ran("umount", place)
 
 
 def test_a_machine_in_full_has_a_fingerprint_of_what_rates_hang_on(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from device_mesh_script import RATE, STEPS, error, model
+from ended import ran
 from rlds_files import write_steps
 from streams import write_spec
 
@@ -41,16 +41,14 @@ def told(
 ) -> dict[tuple[int, int], Any]:
     """What each process saw, by its place (data-parallel, tensor-parallel)."""
     meeting = str(tmp_path_factory.mktemp("gloo") / "meeting")
-    done = subprocess.run(
-        [warm_python, str(FOLDER / "device_mesh_script.py"), str(spec), meeting],
-        capture_output=True, text=True, check=False,
+    done = ran(
+        warm_python, FOLDER / "device_mesh_script.py", spec, meeting,
         env={
             **os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": "0",
             "PYTHONPATH": str(FOLDER.parents[1]), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4",
             "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": f"mesh-{os.getpid()}",
         },
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     return {(one["place"][0], one["place"][1]): one for one in found}
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from leftovers import ends_within
+from streams import opened, spec_file
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import BudgetInfeasibleError
@@ -58,9 +59,7 @@ def mix(demo_mix: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     plain["cameras"]["primary"]["size"] = [32, 32]
     plain["batch"] = {"size": 8, "drop_last": False}
     plain["mixing"]["epoch"] = EPOCH
-    path = tmp_path_factory.mktemp("two") / "mix.yaml"
-    path.write_text(json.dumps(plain))  # JSON is YAML
-    return path
+    return spec_file(tmp_path_factory.mktemp("two"), plain)
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +146,7 @@ def test_any_ranks_state_resumes_at_another_world_size(
     at = sum(len(dealt(told, act)) for act in ("together", "lopsided", "killed"))
     for one in told:
         assert one["state"]["position"] == at
-        with AutoLoader(
-            mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy"
-        ) as loader:
+        with opened(mix, knobs=KNOBS) as loader:
             loader.load_state_dict(one["state"])
             assert next(iter(loader))["provenance"].tolist() == one_rank[0][at : at + 8]
 
@@ -191,7 +188,6 @@ def running(mix: Path, *environments: Mapping[str, str]) -> Iterator[list[subpro
 
 
 def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    assert process.stdout is not None
     found: dict[str, Any] = json.loads(process.stdout.readline())
     return found
 
@@ -210,9 +206,7 @@ def test_two_nodes_have_a_child_each_one_sequence_and_a_state_for_one_rank_alone
     every = dealt(found, "steps")
     assert every == one_rank[0][:EPOCH]
     assert all(gone(one["pid"]) for one in found)
-    with AutoLoader(
-        mix, isolation="thread", ram_floor="64MiB", knobs=KNOBS, output="numpy"
-    ) as loader:
+    with opened(mix, knobs=KNOBS) as loader:
         loader.load_state_dict(found[1]["state"])
         assert next(iter(loader))["provenance"].tolist() == one_rank[0][EPOCH : EPOCH + 8]
 
@@ -227,7 +221,6 @@ def test_the_rank_that_started_the_child_may_end_before_the_others(mix: Path) ->
         first, second = sorted(processes, key=lambda process: process.pid != starter)
         assert first.pid == starter
         first.communicate("\n")
-        assert second.stdin is not None
         second.stdin.write("more\n")
         second.stdin.flush()
         assert answer(second) == {"pid": child, "restarts": 0}

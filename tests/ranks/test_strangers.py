@@ -85,7 +85,6 @@ def trainer(spec: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.Process,
 
 def one_batch(process: subprocess.Popen[str]) -> int:
     """Have the training take a batch; the process id of its loader's child."""
-    assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write("\n")
     process.stdin.flush()
@@ -107,12 +106,10 @@ def test_the_child_ends_with_its_trainer_while_strangers_wait_at_its_socket(spec
 def test_two_thousand_connections_of_a_stranger_cost_nothing_that_stays(spec: Path) -> None:
     with trainer(spec) as (process, child, name):
         with stranger(FLOODS, name, "200") as first:
-            assert first.stdout is not None
             assert first.stdout.readline() == "done\n"
         log = next(one for one in Path(f"/proc/{child.pid}/fd").iterdir() if one.name == "2")
         before = child.memory_info().rss, child.num_fds(), child.num_threads()
         with stranger(FLOODS, name, "2000") as second:
-            assert second.stdout is not None
             assert second.stdout.readline() == "done\n"
         after = child.memory_info().rss, child.num_fds(), child.num_threads()
         assert after[0] - before[0] < 8 * 2**20

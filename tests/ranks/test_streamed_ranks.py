@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any, Literal
 
 import pytest
-from rlds_files import Written, write_pair
+from rlds_files import Written, once, write_pair
 from streams import every_strategy, mixture_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec, join_states
@@ -21,12 +21,8 @@ SIZES = {"a": 33, "b": 12}
 Place = tuple[int, ...]
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, ...]:
-    """Datasets of 33 and 12 samples, in ten episodes and in two."""
-    return write_pair(
-        tmp_path_factory.mktemp("pair"), a=[[3, 5, 1, 2], [4, 2, 3], [6, 3, 4]], b=[[7], [5]]
-    )
+# Datasets of 33 and 12 samples, in ten episodes and in two.
+pair = once(lambda folder: write_pair(folder, a=[[3, 5, 1, 2], [4, 2, 3], [6, 3, 4]], b=[[7], [5]]))
 
 
 def loader(

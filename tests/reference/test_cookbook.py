@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import Cli
 from lerobot_files import LeRobotFiles
 from recipe_files import write
 from recipe_trees import TREES
+from streams import opened
 
-from autoloader import AutoLoader, PipelineSpec
-from autoloader.cli.app import main
+from autoloader import PipelineSpec
 from autoloader.spec.reading import parse_yaml
 
 PAGE = Path(__file__).parents[2] / "docs/howto/cookbook.md"
@@ -30,9 +31,7 @@ def test_there_are_five_recipes_of_at_most_25_lines() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_gives_batches(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_gives_batches(name: str, tmp_path: Path, cli: Cli) -> None:
     spec: Any = parse_yaml(RECIPES[name])
     for seed, dataset in enumerate(spec["datasets"]):
         place = Path(dataset.get("path") or dataset["tfds"].replace(":", "/"))
@@ -45,12 +44,10 @@ def test_a_recipe_gives_batches(
             dataset["path"] = str(LeRobotFiles(cameras=cameras).write(tmp_path / place.name))
     spec["batch"] = {"size": 2}
     (tmp_path / name).write_text(json.dumps(spec))  # JSON is YAML
-    assert main(["index", str(tmp_path / name)]) == 0
-    capsys.readouterr()
-    assert main(["plan", str(tmp_path / name), "--ram-floor", "64MiB"]) == 0
-    assert capsys.readouterr().out.startswith("Fits   yes")
+    cli("index", tmp_path / name)
+    assert cli("plan", tmp_path / name, "--ram-floor", "64MiB").out.startswith("Fits   yes")
     declared = PipelineSpec.from_yaml(tmp_path / name)
-    with AutoLoader(declared, ram_floor="64MiB", isolation="thread", output="numpy") as loader:
+    with opened(declared) as loader:
         batch = next(iter(loader))
     assert len(batch["language"]) == 2
     assert batch["action_mask"].any()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from plain_tfds import plain_episodes, value_at
 from rlds_files import PLAIN, Written, episode, image, numbers, png, write_dataset, write_records
-from streams import dataset_of, mixture_of, spec_of
+from streams import dataset_of, mixture_of, opened, spec_of
 
 from autoloader import AutoLoader
 from autoloader.errors import SpecError
@@ -220,9 +220,7 @@ def test_a_frame_that_is_no_depth_is_quarantined_with_its_reason(
         cameras={"depth": {"size": [12, 16], "depth": "uint16"}},
         errors={"max_corrupt_ratio": 1},
     )
-    with AutoLoader(
-        spec, isolation="thread", ram_floor=0, controller=False, output="numpy"
-    ) as loader:
+    with opened(spec, controller=False) as loader:
         batch = next(iter(loader))
         (bad,) = loader.quarantined()
     assert reason in bad.reason

@@ -245,7 +245,6 @@ def test_a_feature_that_cannot_be_held_is_refused(
     with pytest.raises(SpecError, match=words) as caught:
         mixture_of(dataset_of(written, features=features))
     assert remedy in caught.value.remedy
-    assert caught.value.path is not None
     assert caught.value.path.startswith("datasets[robot].features.")
 
 
@@ -317,5 +316,4 @@ def test_a_flag_that_is_none_is_refused(written: Written, present: Any, words: s
     images = {"primary": {"path": "observation/image", "present": present}}
     with pytest.raises(SpecError, match=words) as caught:
         mixture_of(dataset_of(written, images=images))
-    assert caught.value.path is not None
     assert caught.value.path.startswith("datasets[robot].images.primary")

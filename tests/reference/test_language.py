@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 from rlds_files import PLAIN, TEXT, Written, episode, numbers, png, write_dataset
-from streams import dataset_of, mixture_of, spec_of
+from streams import dataset_of, mixture_of, opened, spec_of
 
-from autoloader import AutoLoader
 from autoloader.errors import SpecError
 
 READERS = pytest.mark.parametrize("reader", ["stream", "indexed"])
@@ -79,9 +78,7 @@ def texts(written: Written, reader: str, language: Any, **own: Any) -> dict[tupl
         batch={"size": 4, "drop_last": False},
     )  # fmt: skip
     found = {}
-    with AutoLoader(
-        spec, isolation="thread", ram_floor=0, controller=False, output="numpy"
-    ) as loader:
+    with opened(spec, controller=False) as loader:
         for batch in loader:
             for row, text in zip(batch["provenance"].tolist(), batch["language"], strict=True):
                 found[row[3], row[4]] = text

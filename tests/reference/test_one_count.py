@@ -6,17 +6,16 @@ Every epoch is a pass of what is really there, after a restart too.
 from __future__ import annotations
 
 import collections
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import Cli
 from rlds_files import Written, episode, example, jpeg, write_dataset, write_steps
-from streams import dataset_of, every_sample, mixture_of, spec_of
+from streams import dataset_of, every_sample, mixture_of, spec_file, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.cli.app import main
 from autoloader.process.planning import plan_loader
 
 STEPS, RECORDS, SHARDS = 3, 4, 2
@@ -77,9 +76,7 @@ def damaged(folder: Path, damage: str) -> Written:
     return written
 
 
-def test_every_epoch_is_a_pass_of_what_is_really_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_epoch_is_a_pass_of_what_is_really_there(tmp_path: Path, cli: Cli) -> None:
     """Of a dataset with each damage, and one that is whole."""
     kinds = [*RECORD_DAMAGE, *FILE_DAMAGE]
     datasets = [damaged(tmp_path, kind) for kind in kinds]
@@ -94,8 +91,7 @@ def test_every_epoch_is_a_pass_of_what_is_really_there(
         "errors": {"max_corrupt_ratio": 0.5},
     }
     spec = spec_of(*datasets, **top)
-    file = tmp_path / "mix.yaml"
-    file.write_text(json.dumps(spec.model_dump(mode="json", exclude_unset=True)))
+    file = spec_file(tmp_path, spec)
     mixture = mixture_of(*datasets, **top)
     passes = [
         collections.Counter(
@@ -119,8 +115,7 @@ def test_every_epoch_is_a_pass_of_what_is_really_there(
     planned = plan_loader(PipelineSpec.from_yaml(file), ram_floor=FLOOR, probe_only=True)
     assert {name: one.samples for name, one in planned.counts.items()} == there
     assert not any(one.estimated for one in planned.counts.values())
-    assert main(["index", "--spec", str(file), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)["datasets"]
+    document = cli.json("index", "--spec", file)["datasets"]
     assert {name: one["frames"] for name, one in document.items()} == there
     assert {name: len(document[name]["damaged"]) for name in lost} == lost
 

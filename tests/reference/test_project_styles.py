@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from command_lines import Cli
 from recipe_files import write
 
 from autoloader.cli.app import main
@@ -49,23 +49,16 @@ def specs(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     return {style: place / f"{style}.yaml" for style in CASES}
 
 
-def run(spec: Path, capsys: pytest.CaptureFixture[str], command: str, *words: str) -> Any:
-    """What a command answers of a spec."""
-    capsys.readouterr()
-    code = main([command, "--spec", str(spec), *words, "--ram-floor", "64MiB", "--json"])
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    return json.loads(told.out)
+FLOOR = ("--ram-floor", "64MiB")
 
 
 @pytest.mark.parametrize("style", CASES)
 def test_a_spec_says_which_datasets_of_its_mixture_are_there_and_takes_recipes_for_all(
-    style: str, folder: Path, specs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    style: str, folder: Path, specs: dict[str, Path], cli: Cli
 ) -> None:
     mix, size, there = CASES[style]
     below = folder / ("droid" if style == "openpi" else "twelve")
-    assert main(["init", str(below), "--style", style, "--mix", mix, "--json"]) == 0
-    told = capsys.readouterr()
+    told = cli("init", below, "--style", style, "--mix", mix, "--json")
     answer = json.loads(told.out)
     assert answer["spec"] == specs[style].read_text()
     assert (answer["mix"]["datasets"], set(answer["mix"]["present"])) == (size, there)
@@ -77,10 +70,10 @@ def test_a_spec_says_which_datasets_of_its_mixture_are_there_and_takes_recipes_f
 
 @pytest.mark.parametrize("style", CASES)
 def test_it_peeks_unedited_and_grippers_that_a_recipe_makes_binary_are(
-    style: str, specs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    style: str, specs: dict[str, Path], tmp_path: Path, cli: Cli
 ) -> None:
-    words = ["--out", str(tmp_path / "sheet.html"), "--samples", "1"]
-    peeked = run(specs[style], capsys, "peek", *words, "--episodes", "2")["datasets"]
+    words = ("--out", tmp_path / "sheet.html", "--samples", 1, "--episodes", 2)
+    peeked = cli.json("peek", "--spec", specs[style], *words, *FLOOR)["datasets"]
     assert set(peeked) == CASES[style][2]
     for name in {"fractal20220817_data", "jaco_play", "toto", "language_table"} & set(peeked):
         assert not [column["flag"] for column in peeked[name]["fields"]["action"] if column["flag"]]
@@ -96,19 +89,14 @@ def test_it_peeks_unedited_and_grippers_that_a_recipe_makes_binary_are(
 
 
 @pytest.mark.parametrize("style", CASES)
-def test_it_verifies_unedited(
-    style: str, specs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_verifies_unedited(style: str, specs: dict[str, Path], cli: Cli) -> None:
     there = CASES[style][2]
-    verified = run(specs[style], capsys, "verify", "-n", str(len(there)))
+    verified = cli.json("verify", "--spec", specs[style], "-n", len(there), *FLOOR)
     assert verified["differences"] == []
     assert set(verified["samples"]) == there
 
 
-def test_a_folder_beside_the_mixture_is_left_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", str(folder / "uiuc_d3field"), "--style", "octo", "--mix", "rtx"]) == 4
-    told = capsys.readouterr().err
+def test_a_folder_beside_the_mixture_is_left_out(folder: Path, cli: Cli) -> None:
+    told = cli("init", folder / "uiuc_d3field", "--style", "octo", "--mix", "rtx", code=4).err
     assert "uiuc_d3field: not part of rtx, left out" in told
     assert "readable dataset of the mixture rtx" in told

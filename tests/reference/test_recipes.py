@@ -14,6 +14,7 @@ import pytest
 from recipe_files import Files, leaves_of, picture, write
 from recipe_trees import TREES
 from recipe_values import Wanted, wanted
+from rlds_files import once
 from test_both_readers import read_from_index, read_from_stream
 
 from autoloader import recipes
@@ -33,10 +34,7 @@ UNTESTED = {
 """Datasets whose feature trees are not public, or not wholly."""
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Files]:
-    folder = tmp_path_factory.mktemp("recipes")
-    return {name: write(folder, name, seed) for seed, name in enumerate(TREES)}
+files = once(lambda folder: {name: write(folder, name, seed) for seed, name in enumerate(TREES)})
 
 
 def test_every_dataset_has_a_known_tree_or_says_that_it_is_untested() -> None:
@@ -62,7 +60,6 @@ def chunk(one: Wanted, style: str, t: int) -> tuple[np.ndarray, np.ndarray]:
     last = len(one.action) - 1
     rows = np.stack([one.action[min(t + h, last)] for h in range(HORIZON)])
     if style == "openpi":  # joints relative to the joints at t, the gripper absolute
-        assert one.state is not None
         rows[:, :7] -= one.state[t, :7]
     return rows, np.asarray([t + h <= last for h in range(HORIZON)])
 

@@ -20,8 +20,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_lines import Cli
+from streams import opened
 
-from autoloader import AutoLoader, layouts
+from autoloader import layouts
 from autoloader.cli.app import main
 from autoloader.index.statistics import read_statistics
 from autoloader.process.planning import plan_loader
@@ -93,7 +95,7 @@ def spec_of(name: str, style: str, folder: str = "data") -> dict[str, Any]:
 def samples_of(spec: Any, layout: Any) -> dict[tuple[int, int], dict[str, Any]]:
     """(episode, t) → every key of the project's batch; episodes that give samples are counted."""
     found = {}
-    with AutoLoader(spec, ram_floor="64MiB", output="numpy", isolation="thread") as loader:
+    with opened(spec) as loader:
         for batch in loader:
             rows = dict(flat(layout(batch, loader.dataset_names)))
             for i, place in enumerate(batch["provenance"].tolist()):
@@ -202,11 +204,10 @@ def test_a_weight_is_multiplied_by_all_transitions_as_there(style: str) -> None:
 
 @pytest.mark.parametrize("name", ["bridge_orig", "bridge_dataset"])
 def test_a_renamed_dataset_keeps_its_name_and_a_checkpoints_statistics_are_found_under_either(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, cli: Cli
 ) -> None:
     shutil.copytree(UPSTREAM / "data/bridge_dataset", tmp_path / "data" / name)
-    assert main(["init", str(tmp_path / "data"), "--style", "openvla", "--mix", "bridge"]) == 0
-    spec = parse_yaml(capsys.readouterr().out)
+    spec = parse_yaml(cli("init", tmp_path / "data", "--style", "openvla", "--mix", "bridge").out)
     assert [one["name"] for one in spec["datasets"]] == [name]
     mix, out = tmp_path / "mix.yaml", tmp_path / "dataset_statistics.json"
     mix.write_text(json.dumps(spec))
@@ -253,7 +254,7 @@ def test_every_variant_of_openpi_has_its_numbers_masks_and_prompts(
     }  # fmt: skip
     found = {}
     how = "pi0_fast" if model == "raw" else model
-    with AutoLoader(spec, ram_floor="64MiB", output="numpy", isolation="thread") as loader:
+    with opened(spec) as loader:
         for batch in loader:
             rows = dict(flat(layouts.openpi(batch, model=how)))  # type: ignore[arg-type]
             for i, place in enumerate(batch["provenance"].tolist()):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import socketserver
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +16,10 @@ from typing import Any
 
 import pytest
 from doubles import ManualClock
+from ended import python
 from http_answers import running
 from rlds_files import Written, written_steps
-from streams import dataset_of, spec_of
+from streams import dataset_of, spec_file, spec_of
 
 from autoloader import PipelineSpec
 from autoloader.errors import AutoloaderError, SourceError
@@ -278,9 +276,8 @@ def test_an_endless_description_costs_little_memory_with_the_usual_limits(
     kind: str, far: Far, tmp_path: Path
 ) -> None:
     far.server.kind, far.server.behaviour = kind, endless
-    spec = tmp_path / "mix.yaml"
-    spec.write_text(
-        json.dumps({"cameras": {"primary": {"size": [12, 16]}}, "datasets": [far.dataset]})
+    spec = spec_file(
+        tmp_path, {"cameras": {"primary": {"size": [12, 16]}}, "datasets": [far.dataset]}
     )
     code = (
         "import sys; from autoloader.cli.app import main\n"
@@ -289,11 +286,7 @@ def test_an_endless_description_costs_little_memory_with_the_usual_limits(
         "print(status.partition('VmHWM:')[2].split()[0], file=sys.stderr)\n"
         "sys.exit(code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(spec)],
-        capture_output=True, text=True, timeout=BOUND_S, check=False, env=dict(os.environ),
-    )  # fmt: skip
-    assert done.returncode == 4, done.stderr
+    done = python("-c", code, spec, timeout=BOUND_S, code=4)
     assert "AUTOLOADER_LIMIT_DOCUMENT" in done.stdout
     assert int(done.stderr.split()[-1]) < 400 * 1024
 

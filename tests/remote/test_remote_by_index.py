@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
+from command_lines import Cli
 from rlds_files import Written
-from streams import dataset_of, spec_of
+from streams import dataset_of, opened, spec_file, spec_of
 
 from autoloader import AutoLoader
 from autoloader.cli.app import main
@@ -52,14 +52,7 @@ def mix_file(folder: Path, dataset: dict[str, Any]) -> str:
         "cameras": {"primary": {"size": [12, 16]}},
         "batch": {"size": 4},
     }
-    (folder / "mix.yaml").write_text(yaml.safe_dump(plain))
-    return str(folder / "mix.yaml")
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
-    capsys.readouterr()
-    code = main([*arguments, "--json"])
-    return code, json.loads(capsys.readouterr().out)
+    return str(spec_file(folder, plain))
 
 
 def batches(
@@ -67,9 +60,7 @@ def batches(
 ) -> tuple[list[dict[str, Any]], Any]:
     """Some batches of an endless mixture, and the state behind them."""
     spec = spec_of(dataset, mixing={"epoch": "forever", **mixing})
-    with AutoLoader(
-        spec, ram_floor="64MiB", controller=False, isolation="thread", output="numpy"
-    ) as loader:
+    with opened(spec, controller=False) as loader:
         assert loader.knobs.reader == "indexed"
         if state is not None:
             loader.load_state_dict(state)
@@ -94,11 +85,11 @@ def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
 
 
 def test_every_host_but_the_first_reads_by_index_in_the_order_of_local_files(
-    clean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    clean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
 ) -> None:
     large = clean.dataset(clean.large)
-    code, found = answer(capsys, "index", "--spec", mix_file(tmp_path, large), "--beside")
-    assert (code, found["put_beside"]) == (0, 2)
+    found = cli.json("index", "--spec", mix_file(tmp_path, large), "--beside")
+    assert found["put_beside"] == 2
     fresh(tmp_path / "second", monkeypatch)
     clean.storage.asked.clear()
     expected, _ = batches(clean.large, 12)
@@ -113,8 +104,8 @@ def test_every_host_but_the_first_reads_by_index_in_the_order_of_local_files(
     starts = Counter((one.name, one.start // CHUNK_BYTES) for one in data)
     assert set(starts.values()) == {1}, "bytes were fetched twice"
     assert not any(one.authorised for one in asked)
-    code, found = answer(capsys, "index", "--spec", mix_file(tmp_path, large), "--beside")
-    assert (code, found["built_shards"], found["put_beside"]) == (0, 0, 0)
+    found = cli.json("index", "--spec", mix_file(tmp_path, large), "--beside")
+    assert (found["built_shards"], found["put_beside"]) == (0, 0)
 
 
 def test_rules_and_statistics_take_the_index_and_fetch_no_shard(
@@ -150,7 +141,7 @@ def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
     web: tuple[FileServer, Written],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     server, large = web
     fresh(tmp_path / "there", monkeypatch)
@@ -160,8 +151,7 @@ def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
     fresh(tmp_path / "here", monkeypatch)
     monkeypatch.setattr(files, "_here", None)
     away = dataset_of(large, path=f"{server.address}/{large.name}/1.0.0")
-    code, found = answer(capsys, "plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "64MiB")
-    assert code == 0
+    found = cli.json("plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "64MiB")
     assert found["datasets"]["large"]["reader"] == "indexed"
     told = found["remote"]
     sizes = {path.name: path.stat().st_size for path in folder.glob("*.tfrecord-*")}
@@ -178,8 +168,8 @@ def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
     assert_same(batches(away, 6, **local)[0], batches(near, 6, **local)[0])
     provenance = batches(near, 1)[0][0]["provenance"][0]
     assert told["order"][0]["path"].endswith(f"{provenance[2]:05}-of-00002")
-    main(["plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "64MiB", "-v"])
-    assert "-- remote" in capsys.readouterr().out
+    words = ("plan", "--spec", mix_file(tmp_path, away), "--ram-floor", "64MiB", "-v")
+    assert "-- remote" in cli(*words).out
 
 
 def test_without_index_files_a_web_servers_data_is_fetched_and_indexed_first(
@@ -204,9 +194,7 @@ def test_what_is_streamed_fills_the_cache_and_is_read_by_index_from_the_next_sta
     fresh(tmp_path / "cache", monkeypatch)
     small = here.dataset(here.small)
     spec = spec_of(small, mixing={"epoch": "forever"})
-    with AutoLoader(
-        spec, ram_floor="64MiB", controller=False, isolation="thread", output="numpy"
-    ) as loader:
+    with opened(spec, controller=False) as loader:
         assert loader.knobs.reader == "stream"
         next(iter(loader))
         folder = tmp_path / "cache" / "index"
@@ -246,6 +234,7 @@ def test_no_credential_stands_in_a_spec_an_index_a_record_a_report_or_a_log(
     web: tuple[FileServer, Written],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    cli: Cli,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -272,9 +261,7 @@ def test_no_credential_stands_in_a_spec_an_index_a_record_a_report_or_a_log(
     mix, told = mix_file(tmp_path, away), []
     with caplog.at_level(logging.DEBUG):
         for words in (("index",), ("plan", "--ram-floor", "64MiB")):
-            code, found = answer(capsys, words[0], "--spec", mix, *words[1:])
-            assert code == 0, found
-            told.append(json.dumps(found))
+            told += cli(words[0], "--spec", mix, *words[1:], "--json")[1:]
         spec = spec_of(away, mixing={"epoch": "forever"})
         with AutoLoader(spec, ram_floor="64MiB", output="numpy") as loader:
             for _ in loader:
@@ -290,7 +277,7 @@ def test_no_credential_stands_in_a_spec_an_index_a_record_a_report_or_a_log(
         server.fault = lambda _: 403
         fresh(tmp_path / "refused", monkeypatch)
         with pytest.raises(SourceError) as raised:
-            AutoLoader(spec, ram_floor="64MiB", isolation="thread", output="numpy")
+            opened(spec)
         told.append(f"{raised.value} {raised.value.remedy}")
     server.fault = lambda _: None
     said = capsys.readouterr()

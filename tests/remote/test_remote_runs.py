@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from streams import every_sample, mixture_of, spec_of
+from command_lines import Cli
+from ended import python
+from streams import every_sample, mixture_of, spec_file, spec_of
 
 from autoloader import AutoLoader
-from autoloader.cli.app import main
 
 pytestmark = pytest.mark.slow
 
@@ -42,9 +40,7 @@ def written(folder: Path, *datasets: Any, **top: Any) -> str:
         "batch": {"size": 4},
         **top,
     }
-    path = folder / "mix.yaml"
-    path.write_text(yaml.safe_dump(plain))
-    return str(path)
+    return str(spec_file(folder, plain))
 
 
 def on_google_cloud() -> bool:
@@ -53,24 +49,17 @@ def on_google_cloud() -> bool:
     return product.exists() and "Google" in product.read_text()
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
-    code = main([*arguments, "--json"])
-    return code, json.loads(capsys.readouterr().out)
-
-
 def test_plan_asks_a_process_of_its_own_and_nobody_waits_for_credentials(
     lab: Any, tmp_path: Path
 ) -> None:
     mix = written(tmp_path, lab.dataset(lab.small, name="near", path=str(lab.small.path)),
                   lab.dataset(lab.large))  # fmt: skip
-    run = subprocess.run(
-        [sys.executable, "-c", "import sys; from autoloader.cli.app import main; "
-         "code = main(sys.argv[1:]); assert 'tensorflow' not in sys.modules; sys.exit(code)",
-         "plan", "--spec", mix, "--ram-floor", "64MiB", "--json"],
-        capture_output=True, text=True, timeout=230, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)["datasets"]
+    code = (
+        "import sys; from autoloader.cli.app import main; "
+        "code = main(sys.argv[1:]); assert 'tensorflow' not in sys.modules; sys.exit(code)"
+    )
+    words = ("plan", "--spec", mix, "--ram-floor", "64MiB", "--json")
+    found = json.loads(python("-c", code, *words, timeout=230).stdout)["datasets"]
     assert {one["reader"] for one in found.values()} == {"stream"}
     assert "large lies at gs://lab/large/1.0.0" in found["near"]["reader_why"]
     assert (found["large"]["samples"], found["large"]["estimated"]) == (72, True)
@@ -106,33 +95,30 @@ def test_a_killed_child_goes_on_behind_what_was_delivered(here: Any) -> None:
 
 
 def test_verify_compares_remote_samples_with_plain_tfds(
-    here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Any, tmp_path: Path, cli: Cli
 ) -> None:
     mix = written(tmp_path, here.dataset(here.small), reader="stream")
-    code, found = answer(capsys, "verify", "--spec", mix, "-n", "12", "--ram-floor", "64MiB")
-    assert (code, found["differences"]) == (0, [])
+    found = cli.json("verify", "--spec", mix, "-n", "12", "--ram-floor", "64MiB")
+    assert found["differences"] == []
     assert found["samples"] == {"robot": 12}
 
 
 def test_init_finds_datasets_in_a_bucket_and_what_it_writes_is_a_spec(
-    here: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Any, tmp_path: Path, cli: Cli
 ) -> None:
-    code, found = answer(capsys, "init", "gs://lab")
-    assert code == 0, found
+    found = cli.json("init", "gs://lab")
     paths = {one["path"] for one in found["datasets"].values()}
     assert {"gs://lab/robot/1.0.0", "gs://lab/large/1.0.0"} <= paths
     mix = tmp_path / "mix.yaml"
     mix.write_text(found["spec"])
-    assert answer(capsys, "plan", "--spec", str(mix), "--ram-floor", "64MiB")[0] == 0
+    cli("plan", "--spec", mix, "--ram-floor", "64MiB")
 
 
 def test_init_takes_a_dataset_of_a_bucket_once_however_often_it_is_named(
-    here: Any, capsys: pytest.CaptureFixture[str]
+    here: Any, cli: Cli
 ) -> None:
     url = here.url(here.small)
     for places in (["gs://lab", url], [url, f"{url}/"]):
-        code, found = answer(capsys, "init", *places)
-        assert code == 0, found
-        paths = [one["path"] for one in found["datasets"].values()]
+        paths = [one["path"] for one in cli.json("init", *places)["datasets"].values()]
         assert paths.count("gs://lab/robot/1.0.0") == 1
         assert len(set(paths)) == len(paths)

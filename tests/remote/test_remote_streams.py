@@ -12,14 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rlds_files import Written, episode, write_dataset
-from streams import (
-    Running,
-    episodes_of_pass,
-    every_sample,
-    mixture_of,
-    stream_knobs,
-    stream_reader,
-)
+from streams import Running, episodes_of_pass, every_sample, mixture_of, stream_knobs, stream_reader
 
 from autoloader.errors import SourceError
 from autoloader.formats import files

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import time
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import Cli
 from rlds_files import episode, png, write_dataset
-from streams import spec_of
+from streams import opened, spec_of
 
 from autoloader import AutoLoader
-from autoloader.cli.app import main
 from autoloader.cli.recorded_run import Run, read_run
 from autoloader.errors import UsageError
 
@@ -95,15 +94,12 @@ def test_a_port_that_cannot_be_is_refused_in_words(
     monkeypatch.setenv("AUTOLOADER_METRICS_PORT", port)
     spec = spec_of(dataset(folder), reader="indexed")
     with pytest.raises(UsageError, match=f"AUTOLOADER_METRICS_PORT='{port}' is not allowed"):
-        AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy")
+        opened(spec)
 
 
-def test_the_decisions_lie_with_the_record_and_replay(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_decisions_lie_with_the_record_and_replay(folder: Path, cli: Cli) -> None:
     [log] = folder.rglob("decisions.jsonl")
-    assert main(["replay", str(log), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = cli.json("replay", log)
     assert told["decisions"] >= 4
     assert told["differences"] == []
 
@@ -124,7 +120,7 @@ def test_a_record_goes_where_it_is_wanted_or_to_the_ring_in_the_cache(
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     spec = spec_of(dataset(folder), reader="indexed")
-    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
+    with opened(spec) as loader:
         asked = loader._pipeline._setup.control
     expected = str(tmp_path / record / asked.run) if record else ""
     assert (asked.record, asked.record_in_ring) == (expected, in_ring)

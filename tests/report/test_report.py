@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import Cli
 from html_pages import ReadPage
 from record_moments import BEGAN_S, a_moment
 from rlds_files import episode, write_dataset
@@ -135,30 +135,26 @@ def test_plan_tells_what_the_last_run_of_the_spec_needed(
     left: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     path = write_spec(tmp_path, write_dataset(tmp_path, [[episode(0, 6)]]))
     words = ["plan", str(path), "--ram-floor", "64MiB"]
     left(moments(), "cache/runs/other", spec_digest="other")
-    assert main(words) == 0
-    assert "the last run" not in capsys.readouterr().out
+    assert "the last run" not in cli(*words).out
     own = identity_of(PipelineSpec.from_yaml(path))
     left(moments(wait_ratio=waits), "cache/runs/mine", **own)
     left(moments(), "cache/runs/ideal", **own, replay_one_batch=True)
-    assert main(words) == 0
-    said = capsys.readouterr().out
+    said = cli(*words).out
     assert f"samples/s; the last run {told}" in said
     assert "autoloader index" in said.splitlines()[-1]
     (tmp_path / "cache/runs/gone").mkdir()
     (tmp_path / "cache/runs/gone/train-0.jsonl").symlink_to("removed meanwhile")
     left(moments(), "cache/runs/torn", **own).joinpath("train-0.jsonl").write_bytes(b"\xff\n")
     assert main(["index", str(path)]) == 0
-    assert main(words) == 0
-    said = capsys.readouterr().out
+    said = cli(*words).out
     assert said.splitlines()[-1] == "Next   autoloader report mine  # what limited the last run"
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["last_run"]["run"] == "mine"
+    assert cli.json(*words)["last_run"]["run"] == "mine"
 
 
 def test_a_run_that_stopped_without_an_end_is_told_as_such(
@@ -284,24 +280,21 @@ def test_two_runs_stand_side_by_side_with_axes_that_compare(left: Callable[..., 
 
 
 def test_the_command_writes_the_page_and_tells_where(
-    left: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    left: Callable[..., Path], tmp_path: Path, cli: Cli
 ) -> None:
     folder = left(squeezed())
     target = tmp_path / "page.html"
-    assert main(["report", str(folder), "--output", str(target)]) == 0
-    told = capsys.readouterr()
+    told = cli("report", folder, "--output", target)
     assert told.out.strip() == str(target)
     assert "What limits this run?" in told.err
     assert target.read_text().startswith("<!DOCTYPE html>")
     assert "another loader" not in told.err
     second = folder / "train-1.jsonl"
     shutil.copy(folder / "train-0.jsonl", second)
-    assert main(["report", str(folder), "--output", str(target)]) == 0
-    assert "another loader of this run, not on the page: " in capsys.readouterr().err
+    told = cli("report", folder, "--output", target).err
+    assert "another loader of this run, not on the page: " in told
     second.unlink()
-    capsys.readouterr()
-    assert main(["report", str(folder), str(folder), "--output", str(target), "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document = cli.json("report", folder, folder, "--output", target)
     assert len(document["runs"]) == 2
     assert document["runs"][0]["limits"]["decode"] > 0.8
 
@@ -310,37 +303,30 @@ def test_the_command_knows_the_runs_of_the_ring_by_name(
     left: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert main(["report", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"] == []
+    assert cli.json("report")["runs"] == []
     monkeypatch.setenv("AUTOLOADER_RUN_DIR", "elsewhere")
-    assert main(["report", "last"]) == 2
-    assert "AUTOLOADER_RUN_DIR=elsewhere sends records elsewhere" in capsys.readouterr().err
+    assert "RUN_DIR=elsewhere sends records elsewhere" in cli("report", "last", code=2).err
     monkeypatch.delenv("AUTOLOADER_RUN_DIR")
-    assert main(["report", "last"]) == 2
-    assert "a run of less than 3 s is not kept" in capsys.readouterr().err
+    assert "a run of less than 3 s is not kept" in cli("report", "last", code=2).err
     left(moments(), "runs/host-17-a")
     left(moments(), "runs/other-18-b")
-    assert main(["report", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["runs"]) == 2
-    assert main(["report"]) == 0
-    assert "host-17-a" in capsys.readouterr().out
+    assert len(cli.json("report")["runs"]) == 2
+    assert "host-17-a" in cli("report").out
     for name in ("host-17-a", "host", "last"):
         assert main(["report", name]) == 0
     assert {one.name for one in tmp_path.glob("*.html")} == {"host-17-a.html", "other-18-b.html"}
-    capsys.readouterr()
-    assert main(["report", "nothing"]) == 2
-    assert "keeps no run" in capsys.readouterr().err
+    assert "keeps no run" in cli("report", "nothing", code=2).err
 
 
 def test_a_run_is_found_by_its_script_and_the_last_is_one_that_ended(
     left: Callable[..., Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: Cli,
 ) -> None:
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("AUTOLOADER_RUNTIME_DIR", str(tmp_path / "runtime"))
@@ -355,21 +341,18 @@ def test_a_run_is_found_by_its_script_and_the_last_is_one_that_ended(
     left(moments(batches=0), "runs/host-19-looks")
     seen = RunFile("host-18-b", 0)
     seen.write(a_moment(time.time() - BEGAN_S, run="host-18-b", worker_pid=os.getpid()))
-    assert main(["report", "last"]) == 0
-    said = capsys.readouterr()
+    said = cli("report", "last")
     assert said.out.strip() == f"{ended.name}.html"
     assert "passed over, since training took no batch: host-19-looks\n" in said.err
     assert "host-17-a (train.py): ended\nWhat limits this run?" in said.err
-    assert main(["report", "train.py"]) == 0
-    said = capsys.readouterr()
+    said = cli("report", "train.py")
     assert said.out.strip() == "host-18-b.html"
     assert said.err.startswith("host-18-b (train.py): it runs\n")
     seen.close()
 
 
 def test_a_page_that_cannot_be_written_is_an_error_in_words(
-    left: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    left: Callable[..., Path], tmp_path: Path, cli: Cli
 ) -> None:
     target = tmp_path / "missing" / "page.html"
-    assert main(["report", str(left(moments())), "--output", str(target)]) == 2
-    assert "--output" in capsys.readouterr().err
+    assert "--output" in cli("report", left(moments()), "--output", target, code=2).err

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rlds_files import Written, episode, write_dataset, write_steps
+from rlds_files import Written, episode, once, write_dataset, write_steps
 from streams import Running, mixture_of, stream_reader, until
 
 from autoloader.errors import SourceError
@@ -25,9 +25,7 @@ from autoloader.telemetry.statistics import DatasetStatistics
 SHARDS = 3
 
 
-@pytest.fixture(scope="module")
-def late(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    return write_steps(tmp_path_factory.mktemp("late"), [[4, 4]] * SHARDS, name="late")
+late = once(lambda folder: write_steps(folder, [[4, 4]] * SHARDS, name="late"))
 
 
 class Gated:

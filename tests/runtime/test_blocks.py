@@ -82,7 +82,6 @@ def test_samples_of_blocks_are_those_of_single_reads_and_a_pass_reads_the_data_o
     assert set(came.samples) == set(alone)
     assert came.samples != list(alone)
     check(came, alone)
-    assert came.blocks is not None
     assert came.blocks.single == 0
     # Two frames beyond each block of 16.
     assert came.blocks.read_bytes <= came.blocks.read_blocks * 19 * FRAME_BYTES
@@ -102,7 +101,6 @@ def test_without_room_for_blocks_frames_are_read_one_by_one(
         came.pipeline.drop()
         came.batches(2 * PASS - 2)
     check(came, alone)
-    assert came.blocks is not None
     assert came.blocks.single > 0
     assert set(came.samples) == {sample for sample in alone if sample[1] < 2}
 
@@ -152,7 +150,6 @@ def test_two_ranks_of_a_process_share_the_blocks(
     assert len({*first.samples, *second.samples}) == STEPS * EPISODES
     check(first, alone)
     check(second, alone)
-    assert first.blocks is not None
     assert BLOCKS <= first.blocks.read_blocks <= blocks_looked_at(first.blocks)
 
 
@@ -161,7 +158,6 @@ def test_a_resume_within_a_window_goes_on_with_the_same_samples(written: Written
     whole = drained(mixture, PASS)
     late = drained(mixture, PASS - 7, base=7 * 12)
     assert late.samples == whole.samples[7 * 12 :]
-    assert late.blocks is not None
     assert late.blocks.single == 0
 
 
@@ -194,6 +190,5 @@ def test_every_kind_of_order_reads_blocks(written: Written, own: dict[str, Any])
     for sample, images in zip(came.samples, came.joined("images/primary"), strict=True):
         if sample in pictures:
             np.testing.assert_array_equal(images, pictures[sample])
-    assert came.blocks is not None
     assert came.blocks.read_blocks
     assert came.blocks.single <= len(came.samples) // 5

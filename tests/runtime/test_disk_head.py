@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import Cli
 from disk_head import counts, mounted
 from rlds_files import episode, jpeg, write_dataset
+from streams import spec_file
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.cli.app import main
 from autoloader.host.storage import Rates, propose_locality
 from autoloader.pipeline.read import blocks
 from bench.shown_files import NotMountedError, why_not
@@ -60,19 +60,14 @@ def spec_of(mount: Path) -> dict[str, Any]:
 
 
 @needs_fuse
-def test_plan_shows_what_storage_gives_of_an_order(
-    mount: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec = tmp_path / "mix.yaml"
+def test_plan_shows_what_storage_gives_of_an_order(mount: Path, tmp_path: Path, cli: Cli) -> None:
     near = {"locality": {"block": "64KiB", "window": 4}}
-    spec.write_text(json.dumps(spec_of(mount) | {"mixing": near}))
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["locality"]
+    spec = spec_file(tmp_path, spec_of(mount) | {"mixing": near})
+    found = cli.json("plan", "--spec", spec, "--ram-floor", "64MiB")["locality"]
     assert found["file_system"].startswith("fuse")
     anywhere, asked = found["orders"]
     assert min(asked["storage_samples_per_s"], anywhere["storage_samples_per_s"]) > 0
-    assert main(["plan", "--spec", str(spec), "--ram-floor", "64MiB", "-v"]) == 0
-    assert "as asked for" in capsys.readouterr().out
+    assert "as asked for" in cli("plan", "--spec", spec, "--ram-floor", "64MiB", "-v").out
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ended import python
 
 from autoloader.decode.ring import MAX_SLOTS, RingMemory
 from autoloader.errors import PipelineError
@@ -46,10 +45,7 @@ def test_where_files_may_have_no_bytes_the_error_names_the_limit() -> None:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
         "try:\n    ControlPage()\nexcept PipelineError as error:\n    print(error)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-    assert "ulimit -f" in done.stdout
+    assert "ulimit -f" in python("-c", script).stdout
 
 
 def test_where_address_space_is_refused_the_error_names_the_limit_and_no_file_stays() -> None:

@@ -38,9 +38,7 @@ def test_no_two_purposes_share_a_key() -> None:
 
 
 @given(st.lists(KEYS, min_size=1, max_size=20))
-def test_arrays_are_hashed_alike_and_follow_from_their_hashes(
-    numbers: list[int],
-) -> None:
+def test_arrays_are_hashed_alike_and_follow_from_their_hashes(numbers: list[int]) -> None:
     values = np.asarray(numbers, dtype=np.uint64)
     hashes = draws.splitmix64_array(values)
     assert values.tolist() == numbers

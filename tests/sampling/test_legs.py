@@ -12,10 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoloader.sampling.mixture import (
-    MixtureOrder,
-    PositionSequence,
-)
+from autoloader.sampling.mixture import MixtureOrder, PositionSequence
 from autoloader.sampling.schedule import NEVER, PIECES, Curriculum
 
 WEIGHTS = st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any)

@@ -124,9 +124,7 @@ SCENARIOS: Mapping[str, Scenario] = {
         Scenario("the GPU is saturated", _at(gpu_busy_ratio=0.99), {"gpu_busy_ratio": 0.6}),
         Scenario("NVML dies", _at(gpu_busy_ratio=None), {"gpu_busy_ratio": 0.6}),
         Scenario(
-            "pressure rises",
-            _between(90, 110, pressure_percent=60.0),
-            {"total_bytes": 3.5 * GIB},
+            "pressure rises", _between(90, 110, pressure_percent=60.0), {"total_bytes": 3.5 * GIB}
         ),
         Scenario("probes go stale", _between(90, 130, silent=True)),
         Scenario("a flapping disturbance", _flapping, {"total_bytes": 5 * GIB}),

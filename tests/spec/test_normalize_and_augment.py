@@ -83,7 +83,6 @@ def test_a_spec_with_both_is_the_same_when_written_out_and_read_again() -> None:
         },
         folder="/lab",
     )
-    assert spec.normalize is not None
     assert spec.normalize.statistics == str(Path("/lab/given/statistics.json"))
     listed = ["hue", "random_resized_crop", "contrast"]
     assert [op.name for op in spec.augment["primary"]] == listed
@@ -103,6 +102,4 @@ def test_a_spec_with_both_is_the_same_when_written_out_and_read_again() -> None:
 )  # fmt: skip
 def test_dims_are_counted_in_the_datasets_own_columns(dims: Any, taken: Any) -> None:
     spec = PipelineSpec.from_mapping({**BASE, **action(dims=dims)})
-    assert spec.normalize is not None
-    assert spec.normalize.action is not None
     assert spec.normalize.action.mask(3) == taken

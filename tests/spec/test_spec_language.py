@@ -426,9 +426,7 @@ BLOCKS = (
 
 
 @pytest.mark.parametrize("place", BLOCKS)
-def test_what_is_no_block_is_refused_with_its_keys_or_an_example_that_holds(
-    place: str,
-) -> None:
+def test_what_is_no_block_is_refused_with_its_keys_or_an_example_that_holds(place: str) -> None:
     plain: dict[str, Any] = copy.deepcopy(PLAIN)
     plain["datasets"][0] |= {"action": "action", "language": "text", "images": {"primary": "image"}}
     *above, key = place.split(".")

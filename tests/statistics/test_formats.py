@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
-from rlds_files import Written, episode, png, write_dataset
-from streams import dataset_of, mixture_of, spec_of
+from rlds_files import Written, episode, once, png, write_dataset
+from streams import dataset_of, mixture_of, spec_file, spec_of
 
 from autoloader.cli.app import main
 from autoloader.errors import SpecError
@@ -36,15 +35,11 @@ def written_at(folder: Path, name: str, first: int) -> Written:
     return write_dataset(folder, [records], name=name)
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Written, Written]:
-    folder = tmp_path_factory.mktemp("formats")
-    return written_at(folder, "robot", 0), written_at(folder, "second", 5)
+two = once(lambda folder: (written_at(folder, "robot", 0), written_at(folder, "second", 5)))
 
 
 def run(spec: Any, folder: Path, *arguments: str) -> int:
-    mix = folder / "mix.yaml"
-    mix.write_text(yaml.safe_dump(spec.model_dump(mode="json", exclude_none=True)))
+    mix = spec_file(folder, spec)
     return main(["stats", "--spec", str(mix), *arguments])
 
 
@@ -99,7 +94,6 @@ def test_octos_file_of_one_dataset_is_what_its_loader_takes_and_names_none(
     assert np.all(arrays["p01"] < arrays["p99"])
     named = spec_of(two[0], normalize={**NORMALIZE, "statistics": str(out)})
     found, own = read_statistics(out, named), statistics_of(spec_of(two[0]))
-    assert own is not None
     near(found["robot"].action.q99, own["robot"].action.q99)  # type: ignore[union-attr]
 
 
@@ -111,7 +105,6 @@ def test_a_file_that_has_a_dataset_under_another_of_its_names_is_found(
     here: str, there: str, two: tuple[Written, Written], tmp_path: Path
 ) -> None:
     own = statistics_of(spec_of(two[0]))
-    assert own is not None
     document = {there: own["robot"].plain()}
     spec = spec_of(dataset_of(two[0], name=here))
     assert list(read_statistics(given(tmp_path, document), spec)) == [here]
@@ -248,8 +241,6 @@ def test_cache_files_configs_and_names_of_groups_are_read(
     file = given(tmp_path, document)
     how = {"action": {"method": "mean_std"}, "statistics": file, "group": {"franka": ["robot"]}}
     found = statistics_of(spec_of(two[0], normalize=how))
-    assert found is not None
-    assert found["robot"].action is not None
     assert list(found["robot"].action.mean) == centre
 
 
@@ -272,7 +263,6 @@ def test_what_a_file_lacks_is_told_with_a_remedy(
     with pytest.raises(SpecError, match=words) as caught:
         plan_loader(spec_of(two[0], normalize=how), ram_floor=0, probe_only=True)
     assert caught.value.remedy
-    assert caught.value.path is not None
     assert caught.value.path.startswith("normalize.")
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_lines import Cli
 from rlds_files import PLAIN, TEXT, Written, episode, write_dataset
-from streams import dataset_of, spec_of
+from streams import dataset_of, opened, spec_file, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.cli.app import main
@@ -98,7 +99,6 @@ def test_statistics_of_samples_are_those_of_a_plain_pass(
         edges=edges,
     )  # fmt: skip
     action = found["robot"].action
-    assert action is not None
     np.testing.assert_allclose(action.mean, rows.mean(axis=0), rtol=1e-6)
     np.testing.assert_allclose(action.std, rows.std(axis=0), rtol=1e-6)
     np.testing.assert_array_equal(action.minimum, rows.min(axis=0))
@@ -125,7 +125,6 @@ def test_statistics_of_samples_are_of_what_rules_keep(written: Written, tmp_path
         answer = statistics_of(
             spec_of(dataset_of(own, keep=keep), sample={"action_horizon": 2}, normalize=OF_SAMPLES)
         )
-        assert answer is not None
         return answer["robot"]
 
     kept = {"0": [[1, 3]], "1": [[4, 99]], "2": [[0, 6]]}
@@ -215,7 +214,6 @@ def test_the_child_normalises_as_the_thread_does_and_the_loader_says_by_what(
     with AutoLoader(spec, ram_floor=0, output="numpy") as loader:
         batch = next(iter(loader))
         action = batch["action"].copy()
-        assert loader.normalization is not None
         entry = loader.normalization["robot"]
     assert entry["action"]["mask"].tolist() == [True, False]
     assert entry["proprio"]["mask"].tolist() == [True] * 3
@@ -223,7 +221,7 @@ def test_the_child_normalises_as_the_thread_does_and_the_loader_says_by_what(
     assert q01.dtype == q99.dtype == np.float64
     assert np.all(q01 < q99)  # arrays, as both projects reckon with them
     assert (entry["num_transitions"], entry["num_trajectories"]) == (34, 5)
-    with AutoLoader(spec, ram_floor=0, output="numpy", isolation="thread") as loader:
+    with opened(spec) as loader:
         np.testing.assert_array_equal(next(iter(loader))["action"], action)
     with AutoLoader(spec_of(written), ram_floor=0, isolation="thread") as loader:
         assert loader.normalization is None
@@ -259,7 +257,6 @@ def test_entries_over_the_same_files_have_the_same_statistics(written: Written) 
     twice = [dataset_of(written, name=name, sample={"action_start": at}) for name, at in
              (("near", 0), ("far", 3))]  # fmt: skip
     found = statistics_of(spec_of(*twice, normalize=NORMALIZE))
-    assert found is not None
     assert found["near"] == found["far"]
     alone = statistics_of(spec_of(written, normalize=NORMALIZE))
     assert alone == {written.name: found["near"]}
@@ -272,16 +269,13 @@ def test_validation_is_normalised_by_what_was_trained_on(written: Written) -> No
     assert statistics_of(spec, "val") != statistics_of(spec_of(written))
 
 
-def test_a_written_file_is_used_as_it_is(
-    written: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_written_file_is_used_as_it_is(written: Written, tmp_path: Path, cli: Cli) -> None:
     import yaml
 
     plain = spec_of(written, normalize=NORMALIZE).model_dump(mode="json", exclude_none=True)
     mix, out = tmp_path / "mix.yaml", tmp_path / "statistics.json"
     mix.write_text(yaml.safe_dump(plain))
-    assert main(["stats", "--spec", str(mix), "--out", str(out)]) == 0
-    assert capsys.readouterr().out.strip() == str(out)
+    assert cli("stats", "--spec", mix, "--out", out).out.strip() == str(out)
     document = json.loads(out.read_text())
     assert document["robot"]["action"]["mask"] == [True, False]
     document["robot"]["action"]["mean"] = [5.0, 5.0]
@@ -418,8 +412,7 @@ def test_constant_and_nearly_constant_columns_are_what_each_project_makes_of_the
         np.testing.assert_array_equal(np.median(states[:, 1:], axis=0), usual)
         gripper = {one["action"][0, 1] for one in scaled.values()}
         assert gripper == {0.0 if project == "openvla" else 1.0}
-    path = tmp_path / "mix.yaml"
-    path.write_text(json.dumps(spec.model_dump(mode="json", by_alias=True)))
+    path = spec_file(tmp_path, spec)
     assert main(["verify", "--spec", str(path), "-n", "300", "--ram-floor", "64MiB"]) == 0
 
 
@@ -431,8 +424,7 @@ def test_a_dataset_has_its_own_columns_to_normalise_over_those_of_the_mixture(
     spec = spec_of(written, own, normalize={"action": {"method": "mean_std", "dims": "[:-1]"}})
     plain = PipelineSpec.from_mapping(spec.model_dump(mode="json", by_alias=True))
     assert plain == spec
-    with AutoLoader(spec, ram_floor=0, output="numpy", isolation="thread") as loader:
-        assert loader.normalization is not None
+    with opened(spec) as loader:
         masks = {name: one["action"]["mask"].tolist() for name, one in loader.normalization.items()}
         active = {one.name: one.scaling["action"].active.tolist()
                   for one in loader.plan.mixture.datasets}  # fmt: skip
@@ -456,7 +448,6 @@ def test_recorded_statistics_are_of_every_step_of_all_splits_and_so_are_sizes(
         normalize = {"action": {"method": "mean_std"}, "statistics_of": of}
         spec = spec_of(one, two, weights="natural_scaled", normalize=normalize)
         found = statistics_of(spec)
-        assert found is not None
         assert found["two"].transitions == 10
         return found["robot"].transitions, plan_loader(spec, ram_floor=0).order.shares[0]
 

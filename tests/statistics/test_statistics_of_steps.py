@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rlds_files import PLAIN, TEXT, Written, episode, write_dataset
+from rlds_files import PLAIN, TEXT, Written, episode, once, write_dataset
 from streams import dataset_of, spec_of
 
 from autoloader.errors import SpecError
@@ -46,20 +46,18 @@ def record(number: int) -> dict[str, Any]:
     )
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    folder = tmp_path_factory.mktemp("steps")
-    return write_dataset(
+written = once(
+    lambda folder: write_dataset(
         folder, [[record(0), record(1), record(2)], [record(3), record(4)]], features=FEATURES
     )
+)
 
 
-@pytest.fixture(scope="module")
-def second(tmp_path_factory: pytest.TempPathFactory) -> Written:
-    folder = tmp_path_factory.mktemp("second")
-    return write_dataset(
+second = once(
+    lambda folder: write_dataset(
         folder, [[record(number) for number in range(5, 9)]], name="second", features=FEATURES
     )
+)
 
 
 def assert_of(found: FieldStatistics | None, rows: np.ndarray) -> None:
@@ -191,9 +189,7 @@ def test_a_group_that_cannot_be_is_refused(
         spec_of(written, second, normalize=normalize)
 
 
-def test_a_feature_of_numbers_is_counted_as_the_field_expression_gives_it(
-    tmp_path: Path,
-) -> None:
+def test_a_feature_of_numbers_is_counted_as_the_field_expression_gives_it(tmp_path: Path) -> None:
     written = write_dataset(tmp_path, [[record(1)]], features=FEATURES)
     action = {"path": "action[:1]", "ops": [{"clip": [0, 1]}, "invert"]}
     found = statistics(dataset_of(written, action=[action]))["robot"]

@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from ended import python, ran
 from rlds_files import write_steps
 from streams import write_spec
 
@@ -55,10 +56,7 @@ def test_the_working_directory_comes_last_and_only_where_it_was(
 
 
 def started(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(module, ["--help"]),
-        env=environment(), cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    return ran(*command(module, ["--help"]), env=environment(), cwd=folder, code=None)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +100,8 @@ def test_a_loader_runs_in_a_folder_full_of_shadows(tmp_path: Path, hostile: Path
         """
     )
     mix = write_spec(tmp_path, write_steps(tmp_path, [[8, 8]]))
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.remove('')\n{code}", str(mix)],
-        cwd=hostile, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.stdout.split() == ["done"], done.stderr
+    done = python("-c", f"import sys; sys.path.remove('')\n{code}", mix, cwd=hostile)
+    assert done.stdout.split() == ["done"]
     assert not (hostile / "ran").exists()
 
 
@@ -116,9 +111,7 @@ def test_arguments_and_environment_arrive_and_nothing_else_does(tmp_path: Path) 
     )
     sys.path.append(str(tmp_path))
     try:
-        done = subprocess.run(
-            command("say", ["one"]), env=environment(X="y"), capture_output=True, check=True
-        )
+        done = ran(*command("say", ["one"]), env=environment(X="y"))
     finally:
         sys.path.remove(str(tmp_path))
     arguments, variables = json.loads(done.stdout)

@@ -110,7 +110,6 @@ def running(*codes: str) -> Iterator[list[int]]:
             started.callback(process.kill)
             every.append(process)
         for process in every:
-            assert process.stdout is not None
             process.stdout.readline()
         yield [process.pid for process in every]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import rlds_files as files
+from ended import ran
+from streams import opened
 
-from autoloader import AutoLoader
 from autoloader.errors import KnobError, SpecError, UsageError
 from autoloader.sampling.mixture import BlockSequence
 from autoloader.spec import PipelineSpec
@@ -175,7 +175,7 @@ def of_a_loader(spec: PipelineSpec) -> dict[tuple[int, ...], Sample]:
     given = {"weights": "natural", "batch": batch, "datasets": datasets}
     spec = spec.model_copy(update=given)
     found = {}
-    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
+    with opened(spec) as loader:
         for batch in loader:
             rows = flat(batch)
             for row, place in enumerate(rows["provenance"].tolist()):
@@ -228,7 +228,7 @@ def test_batches_hold_the_samples_in_their_order_with_the_shapes_of_a_loaders(
     spec = spec_of(odd_mixture, datasets=odd_mixture["datasets"][:2])
     samples = list(as_dataset(spec).take(14).as_numpy_iterator())
     batches = list(as_dataset(spec, batched=True).take(2).as_numpy_iterator())
-    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
+    with opened(spec) as loader:
         wanted = flat(next(iter(loader)))
     for number, batch in enumerate(map(flat, batches)):
         assert batch.keys() == wanted.keys()
@@ -244,7 +244,7 @@ def test_turns_are_those_of_the_schedule_and_passes_follow_each_other(
 ) -> None:
     mixing = {"strategy": strategy, "block_length": 3, "epoch": "forever"}
     spec = spec_of(lean_mixture, mixing=mixing)
-    with AutoLoader(spec, isolation="thread", ram_floor="64MiB", output="numpy") as loader:
+    with opened(spec) as loader:
         sequence = BlockSequence(loader.plan.order)
         sizes = [loader.plan.counts[name].samples for name in loader.dataset_names]
     found = [
@@ -308,5 +308,5 @@ else:
 
 
 def test_importing_it_leaves_the_programs_tensorflow_as_it_is(warm_python: Path) -> None:
-    done = subprocess.run([warm_python, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    done = ran(warm_python, "-c", IMPORTS)
     assert done.stdout.splitlines() == ["and in the loader's own process:", "hidden", "set"]

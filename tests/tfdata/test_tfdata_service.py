@@ -61,7 +61,6 @@ def dispatcher(warm_python: Path) -> Iterator[str]:
     with subprocess.Popen(
         [warm_python, "-c", SERVES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as served:
-        assert served.stdout is not None
         yield served.stdout.readline().strip()
         served.kill()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import signal
@@ -13,41 +12,31 @@ import subprocess
 import sys
 import termios
 
-import pytest
+from command_lines import Cli
 from moments import Look
 
 from autoloader import AutoLoader
-from autoloader.cli.app import main
 from autoloader.telemetry.statistics import Statistics
 
 
-def test_top_shows_a_running_loader_once(
-    running: AutoLoader, look: Look, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_top_shows_a_running_loader_once(running: AutoLoader, look: Look, cli: Cli) -> None:
     moment = look(lambda one: one.limited_by != "")
-    assert main(["top", "--once"]) == 0
-    shown = capsys.readouterr().out
+    shown = cli("top", "--once").out
     assert moment.run in shown
     assert "limits this run" in shown
     assert "the loader costs you" in shown
 
 
-def test_top_tells_scripts_what_a_snapshot_holds(
-    look: Look, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_top_tells_scripts_what_a_snapshot_holds(look: Look, cli: Cli) -> None:
     moment = look(lambda one: one.phase == "running")
     for name in (moment.run, moment.run[:-3], str(moment.worker_pid), str(os.getpid())):
-        assert main(["top", name, "--json"]) == 0
-        (told,) = json.loads(capsys.readouterr().out)["runs"]
+        (told,) = cli.json("top", name)["runs"]
         assert Statistics.from_dict(told).run == moment.run
 
 
-def test_a_run_that_is_not_there_is_refused_with_those_that_are(
-    look: Look, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_not_there_is_refused_with_those_that_are(look: Look, cli: Cli) -> None:
     moment = look(lambda one: True)
-    assert main(["top", "another", "--json"]) == 2
-    error = json.loads(capsys.readouterr().out)["error"]
+    error = cli.json("top", "another", code=2)["error"]
     assert "no running loader is called 'another'" in error["what"]
     assert moment.run in error["what"]
 

@@ -6,12 +6,7 @@ import pytest
 from moments import GIB, a_moment
 
 from autoloader.cli.top import Frame, draw_list, draw_run
-from autoloader.telemetry.statistics import (
-    CacheStatistics,
-    DatasetStatistics,
-    Move,
-    Statistics,
-)
+from autoloader.telemetry.statistics import CacheStatistics, DatasetStatistics, Move, Statistics
 from autoloader.telemetry.verdict import cost_words, limit_words
 
 NOW = 1_700_000_101.0

@@ -22,9 +22,10 @@ import torch
 import yaml
 from gr00t_files import Gr00tFiles
 from rlds_files import episode, write_dataset
+from streams import opened
 from trainer_stand_ins import FILES
 
-from autoloader import AutoLoader, layouts
+from autoloader import layouts
 
 PAGES = Path(__file__).parents[2] / "docs/howto"
 STAND_INS = ("gr00t", "jax", "octo", "openpi", "prismatic", "seam", "starVLA", "transformers")
@@ -107,7 +108,7 @@ def values(tree: Any) -> Any:
 def plain(spec: Any, count: int) -> list[dict[str, Any]]:
     """The first batches of a spec."""
     found: list[dict[str, Any]] = []
-    with AutoLoader(spec, ram_floor="64MiB", output="numpy", isolation="thread") as loader:
+    with opened(spec) as loader:
         for batch in chain.from_iterable(repeat(loader)):
             found.append({
                 key: {name: one.copy() for name, one in value.items()}

@@ -119,7 +119,6 @@ def test_the_trial_of_a_killed_process_is_run_by_the_other(server: str) -> None:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        assert child.stdout is not None
         assert child.stdout.readline() == "0\n"
         os.kill(child.pid, signal.SIGKILL)
         child.wait()

@@ -11,12 +11,7 @@ import psutil
 import pytest
 
 from autoloader.spec.knobs import Knobs
-from autoloader.tune.trial import (
-    Outcome,
-    TrialProgress,
-    TrialRunner,
-    knob_arguments,
-)
+from autoloader.tune.trial import Outcome, TrialProgress, TrialRunner, knob_arguments
 
 GIB = 2**30
 
@@ -40,10 +35,7 @@ def go_on(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
 
 
 def runner(
-    script: str,
-    *,
-    headroom: Callable[[], int | None] = lambda: 8 * GIB,
-    floor_bytes: int = 5 * GIB,
+    script: str, *, headroom: Callable[[], int | None] = lambda: 8 * GIB, floor_bytes: int = 5 * GIB
 ) -> TrialRunner:
     return TrialRunner(
         [sys.executable, "-c", PRELUDE + script],
@@ -95,7 +87,6 @@ def test_a_trial_runs_at_the_priority_of_the_study() -> None:
 def test_every_knob_reaches_the_child_as_it_is() -> None:
     knobs = Knobs.build({"decode_threads": 3, "a.cycle_length": 2})
     result = runner("answer(1.0, said=words)")(knobs, timeout_s=60, watch=go_on)
-    assert result.measurement is not None
     said = result.measurement["said"]
     sets = [said[at + 1] for at, word in enumerate(said) if word == "--set"]
     assert Knobs.build(dict(word.split("=") for word in sets)) == knobs

@@ -225,7 +225,6 @@ def test_a_start_that_outlasts_the_budget_leaves_a_profile_that_says_so(spec_pat
     why = "the start stays: the budget ended before the start was measured"
     assert why in report.sentence
     assert why in kept.provenance.detail
-    assert report.page_path is not None
     assert why in report.page_path.read_text()
     json.dumps(report.as_dict(), allow_nan=False)
 
@@ -277,8 +276,7 @@ def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:
     text.truncate(text.seek(0))
     watcher.started("trial 2/12 (guess)")
     watcher.ended(
-        TrialResult(Outcome.INFEASIBLE, reason="[floor] breached", min_headroom_bytes=6 * GIB),
-        90.0,
+        TrialResult(Outcome.INFEASIBLE, reason="[floor] breached", min_headroom_bytes=6 * GIB), 90.0
     )
     assert text.getvalue() == (
         "trial 2/12 (guess): infeasible: [floor] breached, best so far 90, "
