@@ -57,7 +57,7 @@ place = st.lists(
 
 
 @given(place)
-def test_parameters_stay_within_what_the_spec_says(places: list[tuple[int, ...]]) -> None:
+def test_parameters_stay_within_what_the_spec_says(places: list[tuple[int, ...]]):
     crop, *factors = augmenter(spec_with(FULL)).parameters(np.asarray(places))["primary"]
     for drawn, (low, high) in zip(
         factors, [(-0.1, 0.1), (0.9, 1.1), (0.9, 1.1), (-0.05, 0.05)], strict=True
@@ -71,7 +71,7 @@ def test_parameters_stay_within_what_the_spec_says(places: list[tuple[int, ...]]
     assert (width * height >= 0.8 * 0.9).all()  # cut to the frame where the ratio asks for more
 
 
-def test_frames_of_a_sample_share_their_parameters_and_the_given_batch_is_left() -> None:
+def test_frames_of_a_sample_share_their_parameters_and_the_given_batch_is_left():
     images = np.repeat(noise(2, 1), 3, axis=1)
     batch = batch_of(images.copy(), PLACES)
     done = augmenter(spec_with(FULL))(batch)["images"]["primary"].numpy()
@@ -83,7 +83,7 @@ def test_frames_of_a_sample_share_their_parameters_and_the_given_batch_is_left()
     np.testing.assert_array_equal(batch["images"]["primary"].numpy(), images)
 
 
-def test_each_operation_is_what_it_says() -> None:
+def test_each_operation_is_what_it_says():
     images = noise()
     real = images.astype(np.float64)
 
@@ -116,7 +116,7 @@ def test_each_operation_is_what_it_says() -> None:
         np.testing.assert_allclose(zoomed[k, 0], wanted, atol=8)  # remap rounds to 1/32 pixels
 
 
-def test_frames_that_hold_nothing_stay_zero() -> None:
+def test_frames_that_hold_nothing_stay_zero():
     images = noise()
     images[0, 1] = 0
     images[1] = 0
@@ -127,14 +127,14 @@ def test_frames_that_hold_nothing_stay_zero() -> None:
     assert found[0, 0].any()
 
 
-def test_without_augment_and_outside_training_batches_come_back_as_they_are() -> None:
+def test_without_augment_and_outside_training_batches_come_back_as_they_are():
     batch = batch_of(noise(), PLACES)
     assert augmenter(spec_with(None))(batch) is batch
     assert augmenter(spec_with(FULL), "val")(batch) is batch
     assert not augmenter(spec_with(FULL), "val").active
 
 
-def test_a_batch_without_provenance_torch_or_spec_is_refused_with_a_remedy() -> None:
+def test_a_batch_without_provenance_torch_or_spec_is_refused_with_a_remedy():
     batch = batch_of(noise(), PLACES)
     with pytest.raises(UsageError, match="does not say how") as caught:
         autoloader.augment(batch)
@@ -149,9 +149,7 @@ def test_a_batch_without_provenance_torch_or_spec_is_refused_with_a_remedy() -> 
 written = written_steps([[9] * 3, [8]])
 
 
-def test_a_run_resumed_within_an_epoch_augments_to_the_bit_as_it_would_have(
-    written: Written,
-) -> None:
+def test_a_run_resumed_within_an_epoch_augments_to_the_bit_as_it_would_have(written: Written):
     spec = spec_of(
         dataset_of(written, split={"train": "train", "val": "train"}),
         augment=FULL, sample={"frame_offsets": [0, 2]},
@@ -181,7 +179,7 @@ def test_a_run_resumed_within_an_epoch_augments_to_the_bit_as_it_would_have(
         )
 
 
-def test_a_batch_rebuilt_by_its_type_asks_for_the_spec(written: Written) -> None:
+def test_a_batch_rebuilt_by_its_type_asks_for_the_spec(written: Written):
     from lightning_utilities.core.apply_func import apply_to_collection
 
     spec = spec_of(written, augment=FULL)
@@ -194,7 +192,7 @@ def test_a_batch_rebuilt_by_its_type_asks_for_the_spec(written: Written) -> None
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_device_gives_what_the_host_gives() -> None:
+def test_a_device_gives_what_the_host_gives():
     batch = batch_of(noise(8, 2), [[0, 0, 0, 0, t] for t in range(8)])
     moved = {
         "images": {"primary": batch["images"]["primary"].cuda()},

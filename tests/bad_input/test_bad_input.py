@@ -606,7 +606,7 @@ def check_one(error: AutoloaderError, case: Case) -> None:
 @pytest.mark.parametrize("case", [*SPECS, *TEXTS.values()], ids=[*map(names, SPECS), *TEXTS])
 def test_plan_and_a_loader_refuse_a_bad_spec(
     folder: Path, case: Case, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     spec: Any = "bad.yaml" if isinstance(case.what, str) else bad_spec(case.what)
     (folder / "bad.yaml").write_text(case.what if spec == "bad.yaml" else json.dumps(spec))
     refused_by_command(["plan", "bad.yaml"], case, capsys)
@@ -617,13 +617,13 @@ def test_plan_and_a_loader_refuse_a_bad_spec(
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("case", COMMANDS, ids=names)
-def test_a_command_refuses_bad_arguments(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_refuses_bad_arguments(case: Case, capsys: pytest.CaptureFixture[str]):
     refused_by_command(case.what.split(), case, capsys)
 
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("name", CALLS)
-def test_a_call_refuses_bad_arguments(name: str) -> None:
+def test_a_call_refuses_bad_arguments(name: str):
     case = CALLS[name]
     with pytest.raises(AutoloaderError) as refusal:
         case.what()

@@ -104,7 +104,7 @@ READ = {
 }  # fmt: skip
 
 
-def test_every_command_reads_what_a_loader_reads(cases: Any, tmp_path: Path, cli: Cli) -> None:
+def test_every_command_reads_what_a_loader_reads(cases: Any, tmp_path: Path, cli: Cli):
     """All in one mixture, as written by hand; ``verify`` too as ``init`` writes each."""
     roots = {name: cases(name) for name in READ}
     spec = spec_of(*(dataset_of(n, roots[n], **READ[n]) | {"name": n} for n in READ))
@@ -131,7 +131,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_every_command_refuses_what_a_loader_refuses_in_the_same_words(
     name: str, cases: Any, tmp_path: Path, cli: Cli
-) -> None:
+):
     root = cases(name)
     more, words = REFUSED[name]
     code = 0 if name.startswith("tasks_") else 4  # init writes a spec without the language
@@ -147,7 +147,7 @@ def test_every_command_refuses_what_a_loader_refuses_in_the_same_words(
     assert words in first.pop()
 
 
-def test_a_deleted_episode_takes_no_other_with_it(cases: Any) -> None:
+def test_a_deleted_episode_takes_no_other_with_it(cases: Any):
     episodes, _ = epoch_of(spec_of(dataset_of("deleted", cases("deleted_episode_lr831"))))
     assert episodes == dict.fromkeys([0, 1, 2, 4, 5, 6, 7, 8, 9], 6)
 
@@ -164,7 +164,7 @@ def test_a_deleted_episode_takes_no_other_with_it(cases: Any) -> None:
 @pytest.mark.parametrize("style", ["plain", "openvla", "openpi"])
 def test_droid_is_known_under_the_names_of_its_files(
     words: tuple[str, ...], style: str, cases: Any, cli: Cli
-) -> None:
+):
     root = cases("droid_inner_name", *words)
     told = cli("init", root, "--style", style)
     assert "guessed" not in told.err
@@ -175,14 +175,14 @@ def test_droid_is_known_under_the_names_of_its_files(
     assert "1 of the 27 datasets" in cli("init", root, "--mix", "openvla").err
 
 
-def test_inspect_tells_lists_of_any_length(cases: Any, cli: Cli) -> None:
+def test_inspect_tells_lists_of_any_length(cases: Any, cli: Cli):
     read = yaml.safe_load(cli("inspect", cases("ragged_sequence"), "--json").out)["read"]
     assert read["first"]["observation/points"] == []
     (points,) = read["ranges"]["observation/points"]
     assert (points["low"], points["high"]) == (0.0, 1.0)
 
 
-def test_init_proposes_one_of_several_texts(cases: Any, cli: Cli) -> None:
+def test_init_proposes_one_of_several_texts(cases: Any, cli: Cli):
     for name, path in (
         ("language_episode_sequence", "episode_metadata/instructions"),
         ("language_string_tensor_openfly39", "language_instruction"),
@@ -193,7 +193,7 @@ def test_init_proposes_one_of_several_texts(cases: Any, cli: Cli) -> None:
         assert "no language" not in told.err
 
 
-def test_a_transform_is_given_lists_of_any_length(cases: Any, tmp_path: Path) -> None:
+def test_a_transform_is_given_lists_of_any_length(cases: Any, tmp_path: Path):
     (tmp_path / "padded.py").write_text(
         "import numpy as np\n"
         "def padded(episode):\n"
@@ -221,7 +221,7 @@ def test_a_transform_is_given_lists_of_any_length(cases: Any, tmp_path: Path) ->
 
 def test_a_function_of_tensorflow_is_given_them_as_ragged_tensors(
     cases: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     (tmp_path / "ragged_tf.py").write_text(
         "import tensorflow as tf\n"
         "def padded(traj):\n"

@@ -7,7 +7,7 @@ from bench.runner import Patience, run_scenario
 from bench.scenario import Scenario
 
 
-def test_a_contender_that_fails_is_named_and_what_the_others_gave_stands() -> None:
+def test_a_contender_that_fails_is_named_and_what_the_others_gave_stands():
     scenario = Scenario.model_validate(
         {
             "name": "made up",

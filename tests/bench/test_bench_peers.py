@@ -156,12 +156,12 @@ def _keys(given: dict[str, Any]) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("kind", TENSORFLOW)
 def test_a_tf_data_peer_gives_the_samples_of_the_mixture(
     kind: str, given: dict[str, dict[str, Any]], right: Any
-) -> None:
+):
     _check(given[kind], right)
 
 
 @pytest.mark.parametrize("kind", ["decode_alone", "copy_alone"])
-def test_a_limit_with_frames_gives_batches_of_the_mixtures_shape(kind: str, spec: Path) -> None:
+def test_a_limit_with_frames_gives_batches_of_the_mixtures_shape(kind: str, spec: Path):
     limit = open_contender(kind, spec, {"threads": 2})
     for _, batch in zip(range(3), limit, strict=False):
         assert batch["images"].shape == (BATCH, 2, *SIZE, 3)

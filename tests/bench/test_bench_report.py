@@ -53,7 +53,7 @@ def run() -> dict[str, Any]:
 
 def test_only_tables_between_marks_of_what_was_measured_are_written(
     run: dict[str, Any], tmp_path: Path
-) -> None:
+):
     page = tmp_path / "benchmarks.md"
     page.write_text(
         "By hand.\n<!-- measured: made-up -->\nold\n<!-- end -->\nBetween.\n"
@@ -70,7 +70,7 @@ def test_only_tables_between_marks_of_what_was_measured_are_written(
     assert page.read_text() == again
 
 
-def test_the_docs_name_every_scenario() -> None:
+def test_the_docs_name_every_scenario():
     page = (Path(__file__).parents[2] / "docs/explanation/benchmarks.md").read_text()
     for name in load_scenarios():
         assert f"`{name}`" in page, name

@@ -26,7 +26,7 @@ def sample(at_s: float, room_mib: int, loader_mib: int) -> dict[str, Any]:
     }
 
 
-def test_frames_must_be_back_as_far_as_they_are_missing() -> None:
+def test_frames_must_be_back_as_far_as_they_are_missing():
     def seen(at_s: float, room_mib: int, frames_mib: int) -> dict[str, Any]:
         return {**sample(at_s, room_mib, 0), "frames": frames_mib * MIB}
 
@@ -44,22 +44,22 @@ def test_frames_must_be_back_as_far_as_they_are_missing() -> None:
     assert given_back(others, FLOOR, margin, pinned) == (100 * MIB, pytest.approx(0.9))
 
 
-def test_the_loader_is_to_blame_for_frames_that_it_took() -> None:
+def test_the_loader_is_to_blame_for_frames_that_it_took():
     seen = [sample(0.0, 300, 500), {**sample(0.1, -50, 500), "frames": 350 * MIB}]
     assert below_floor(seen, FLOOR) == (1, 1, 50 * MIB)
 
 
-def test_the_loader_is_to_blame_where_headroom_would_have_lasted_without_its_growth() -> None:
+def test_the_loader_is_to_blame_where_headroom_would_have_lasted_without_its_growth():
     seen = [sample(0.0, 300, 500), sample(0.05, 100, 700), sample(0.1, -50, 850)]
     assert below_floor(seen, FLOOR) == (1, 1, 50 * MIB)
 
 
-def test_others_are_to_blame_where_they_would_have_crossed_alone() -> None:
+def test_others_are_to_blame_where_they_would_have_crossed_alone():
     seen = [sample(0.0, 300, 500), sample(0.05, -10, 520), sample(0.1, -200, 540)]
     assert below_floor(seen, FLOOR) == (2, 0, 0)
 
 
-def test_a_batch_that_passes_after_a_crossing_by_others_is_no_crossing_of_the_loader() -> None:
+def test_a_batch_that_passes_after_a_crossing_by_others_is_no_crossing_of_the_loader():
     seen = [sample(0.0, 300, 500), sample(0.05, -100, 500)]
     seen += [sample(0.1 + number / 20, -10, 520) for number in range(40)]
     assert below_floor(seen, FLOOR)[1] == 0
@@ -70,7 +70,7 @@ def test_a_batch_that_passes_after_a_crossing_by_others_is_no_crossing_of_the_lo
     assert below_floor(seen + later, FLOOR)[1] == 1
 
 
-def test_what_settles_must_stay_settled() -> None:
+def test_what_settles_must_stay_settled():
     hungry = [(float(at), at + 0.5, 48) for at in range(10)]
     calm = [(float(at), float(at), 48) for at in range(10, 30)]
     assert settle_s([*hungry, *calm], 0.0, 30.0, 0.0) == pytest.approx(10.0)
@@ -89,12 +89,12 @@ def decision(at_s: float, slots: int, to: int, **own: Any) -> dict[str, Any]:
     }
 
 
-def test_a_knob_that_turns_round_within_its_hold_off_is_found() -> None:
+def test_a_knob_that_turns_round_within_its_hold_off_is_found():
     log = [decision(0.0, 8, 12), decision(10.0, 12, 8), decision(30.0, 8, 12)]
     assert reversals(log) == [("ring_slots", 10.0)]
 
 
-def test_every_scenario_is_read_and_the_timed_bench_does_not_see_them() -> None:
+def test_every_scenario_is_read_and_the_timed_bench_does_not_see_them():
     found = load_scenarios()
     assert len(found) >= 16
     for one in found.values():
@@ -106,7 +106,7 @@ def test_every_scenario_is_read_and_the_timed_bench_does_not_see_them() -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_static_settings_are_many_legal_and_the_same_every_time(reader: Any) -> None:
+def test_static_settings_are_many_legal_and_the_same_every_time(reader: Any):
     found = settings_for(reader)
     assert len(found) == SETTINGS
     assert found == settings_for(reader)

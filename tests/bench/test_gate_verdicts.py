@@ -34,18 +34,18 @@ def _baseline(**limit: Any) -> Baseline:
 )
 def test_a_count_may_be_off_by_its_tolerance_and_be_better(
     found: float, passed: bool, better: bool
-) -> None:
+):
     baseline = _baseline(value=100.0, tolerance=0.1)
     (verdict,) = judge_counts(baseline, {"some": {"figure": found}})
     assert (verdict.passed, verdict.better) == (passed, better)
 
 
-def test_what_was_not_counted_fails() -> None:
+def test_what_was_not_counted_fails():
     (verdict,) = judge_counts(_baseline(value=1.0), {"some": {}})
     assert (verdict.passed, verdict.found) == (False, "not counted")
 
 
-def test_a_baseline_lets_the_counts_through_that_it_was_written_from() -> None:
+def test_a_baseline_lets_the_counts_through_that_it_was_written_from():
     baseline = Baseline(counted=counted_baseline({"some": COUNTS}, {"some": 0.15}))
     assert all(one.passed for one in judge_counts(baseline, {"some": COUNTS}))
 
@@ -73,23 +73,21 @@ def _figure(low: float, median: float, high: float, *, more_is_better: bool = Tr
 )
 def test_a_ratio_fails_when_its_whole_interval_is_on_the_worse_side(
     low: float, high: float, passed: bool, better: bool
-) -> None:
+):
     baseline = Baseline(counted={}, timed=timed_baseline({"figures": [_figure(1.5, 1.8, 2.1)]}))
     (verdict,) = judge_ratios(baseline, [_figure(low, (low + high) / 2, high)])
     assert (verdict.passed, verdict.better) == (passed, better)
 
 
 @pytest.mark.parametrize("met", [True, False])
-def test_a_ratio_that_differs_from_host_to_host_is_held_to_the_target_of_its_own_run(
-    met: bool,
-) -> None:
+def test_a_ratio_that_differs_from_host_to_host_is_held_to_the_target_of_its_own_run(met: bool):
     figure = {**_figure(0.4, 0.5, 0.6), "gate": "target", "target": "≤ 0.5", "met": met}
     assert timed_baseline({"figures": [figure]}) == {}
     (verdict,) = judge_ratios(Baseline(counted={}), [figure])
     assert (verdict.passed, verdict.wanted) == (met, "≤ 0.5")
 
 
-def test_the_shipped_baseline_has_every_counting_and_figure() -> None:
+def test_the_shipped_baseline_has_every_counting_and_figure():
     baseline = load_baseline()
     assert set(baseline.counted) == set(COUNTINGS)
     assert set(SHORT) <= set(COUNTINGS)
@@ -97,7 +95,7 @@ def test_the_shipped_baseline_has_every_counting_and_figure() -> None:
         assert set(own) == set(LIMITS)
 
 
-def test_processes_that_never_come_to_rest_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_never_come_to_rest_are_not_counted(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(settling, "LOOK_S", 0)
     monkeypatch.setattr(settling, "MOST_LOOKS", 20)
     restless = itertools.count()
@@ -109,7 +107,7 @@ def test_processes_that_never_come_to_rest_are_not_counted(monkeypatch: pytest.M
 
 def test_windows_in_which_a_busy_machine_made_no_batch_do_not_decide(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     windows, seen = iter([10, 44, 10, 44, 44, 47, 10, 44, 44]), [0]
     monkeypatch.setattr(settling, "LOOK_S", 0)
     monkeypatch.setattr(settling, "page_faults", lambda pid: 0)

@@ -57,11 +57,11 @@ def _worse_copy(folder: Path) -> Path:
     return folder
 
 
-def test_the_loader_as_it_is_passes_the_gate() -> None:
+def test_the_loader_as_it_is_passes_the_gate():
     assert _gate(ROOT) == (0, [])
 
 
-def test_the_gate_stops_planted_regressions(tmp_path: Path) -> None:
+def test_the_gate_stops_planted_regressions(tmp_path: Path):
     """All at once: none of them moves the figure of another to its limit."""
     code, failed = _gate(_worse_copy(tmp_path))
     assert code == 1

@@ -29,21 +29,21 @@ def bound_of(traces: list[Trace], supplies: Supplies) -> Bound | None:
     return analyst.bound()
 
 
-def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus() -> None:
+def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus():
     found = bound_of([trace(0.002), trace(0.0008)], Supplies(4))
     assert found.samples_per_s == pytest.approx(4000)
     assert found.limited_by == "cores"
     assert bound_of([], Supplies(4)) is None
 
 
-def test_a_rate_is_never_more_than_the_bound() -> None:
+def test_a_rate_is_never_more_than_the_bound():
     analyst = Analyst(Supplies(4))
     analyst.learn({"trace": asdict(trace()), "samples_per_s": 5000.0})
     bound = analyst.bound()
     assert "100% of the bound of 5000 samples/s" in bound.near(5000.0)
 
 
-def test_lifts_are_told_with_what_they_give_the_best_first() -> None:
+def test_lifts_are_told_with_what_they_give_the_best_first():
     found = bound_of([trace()], Supplies(2))
     told = {one.change: one.samples_per_s for one in found.lifts}
     assert told["2 more cores"] == pytest.approx(4000)
@@ -55,7 +55,7 @@ def test_lifts_are_told_with_what_they_give_the_best_first() -> None:
     assert "1.00 ms of a processor: decode 0.80, other 0.20" in found.describe_costs()
 
 
-def test_files_that_were_waited_for_are_told_where_the_disk_s_rate_is_not_known() -> None:
+def test_files_that_were_waited_for_are_told_where_the_disk_s_rate_is_not_known():
     found = bound_of([trace(disk_bytes=1e5, disk_busy_ratio=0.9)], Supplies(2))
     assert found.limited_by == "cores"
     assert "files were waited for 90% of the time" in found.describe(None)
@@ -63,7 +63,7 @@ def test_files_that_were_waited_for_are_told_where_the_disk_s_rate_is_not_known(
     assert "waited" not in quiet.describe(None)
 
 
-def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked() -> None:
+def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked():
     slow = asdict(trace(disk_bytes=1e5, disk_busy_ratio=1.0))
     analyst = Analyst(Supplies(2), most_io_threads=8)
     limits = []
@@ -78,7 +78,7 @@ def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked() -> N
     assert limits == ["cores", "cores", "disk"]
 
 
-def test_near_the_bound_is_within_what_noise_could_explain() -> None:
+def test_near_the_bound_is_within_what_noise_could_explain():
     analyst = Analyst(Supplies(2))
     assert not analyst.near(1999.0), "nothing is known yet"
     analyst.learn({"trace": asdict(trace())})

@@ -21,7 +21,7 @@ def burn(seconds: float) -> None:
         pass
 
 
-def test_processor_time_is_dealt_to_the_stage_whose_thread_used_it(tmp_path: Path) -> None:
+def test_processor_time_is_dealt_to_the_stage_whose_thread_used_it(tmp_path: Path):
     file = tmp_path / "data"
     file.write_bytes(os.urandom(1_000_000))
     go, done, hold = threading.Event(), threading.Event(), threading.Event()

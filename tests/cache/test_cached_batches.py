@@ -93,9 +93,7 @@ SPECS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_held_frames_show_what_decoded_frames_show(
-    written: list[Written], play: Play, name: str
-) -> None:
+def test_held_frames_show_what_decoded_frames_show(written: list[Written], play: Play, name: str):
     wrists = {"primary": "observation/image", "wrist": "observation/image"}
     fields = SPECS[name]
     own = {"images": wrists} if "wrist" in fields.get("cameras", {}) else {}
@@ -119,7 +117,7 @@ def test_held_frames_show_what_decoded_frames_show(
 @given(data=st.data())
 def test_batches_are_the_same_while_the_cache_moves_at_random(
     written: list[Written], data: st.DataObject
-) -> None:
+):
     mixed = mixture(written)
     plain = Playing(mixed)
     batches = plain.batches(40)
@@ -139,7 +137,7 @@ def test_batches_are_the_same_while_the_cache_moves_at_random(
 
 def test_decode_processes_share_what_is_held_and_survive_kills_and_random_shrinks(
     written: list[Written], play: Play
-) -> None:
+):
     mixed = mixture(written)
     plain = play(mixed)
     batches = plain.batches(150)
@@ -162,7 +160,7 @@ def test_decode_processes_share_what_is_held_and_survive_kills_and_random_shrink
 
 def test_ranks_of_a_node_share_what_is_held_and_neither_sees_the_others_frames(
     written: list[Written], play: Play
-) -> None:
+):
     mixed = mixture(written)
     both = [Ranks(rank, 2) for rank in (0, 1)]
     plain = [play(mixed, rank) for rank in both]
@@ -186,7 +184,7 @@ def test_ranks_of_a_node_share_what_is_held_and_neither_sees_the_others_frames(
 
 def test_what_a_decode_costs_is_still_asked_when_another_pipeline_over_the_mixture_has_closed(
     written: list[Written], play: Play
-) -> None:
+):
     mixed = mixture(written)
     first, second = (play(mixed, cache_bytes=50 * FRAME) for _ in range(2))
     both = [one.batch() for one in (first, second)]
@@ -210,7 +208,7 @@ def test_what_a_decode_costs_is_still_asked_when_another_pipeline_over_the_mixtu
 
 def test_a_child_that_is_killed_begins_again_with_nothing_held_and_the_same_batches(
     written: list[Written],
-) -> None:
+):
     datasets = [dataset_of(one) for one in written]
     spec = spec_of(
         *datasets, cameras={"primary": {"size": [24, 32]}}, batch={"size": 7}, reader="indexed"
@@ -236,9 +234,7 @@ def test_a_child_that_is_killed_begins_again_with_nothing_held_and_the_same_batc
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_peak_of_a_measurement_has_the_frames_once(
-    written: list[Written], processes: int
-) -> None:
+def test_the_peak_of_a_measurement_has_the_frames_once(written: list[Written], processes: int):
     spec = spec_of(
         *(dataset_of(one) for one in written),
         cameras={"primary": {"size": [384, 512]}},

@@ -132,7 +132,7 @@ def uses_of(
 @pytest.mark.parametrize("weights", ["equal", "set", "natural"])
 def test_hits_are_forecast_within_five_points_of_a_walk_of_the_plan(
     weights: str, offsets: tuple[int, ...], datasets: int
-) -> None:
+):
     walk = walked(weights, offsets, datasets)
     for part in (0.05, 0.25, 0.75, 1.0):
         found = forecast(walk.sets, part * walk.frames_bytes)
@@ -142,7 +142,7 @@ def test_hits_are_forecast_within_five_points_of_a_walk_of_the_plan(
 
 
 @pytest.mark.parametrize(("uses", "chance"), LAWS)
-def test_intervals_are_as_long_as_those_of_drawn_uses(uses: int, chance: float) -> None:
+def test_intervals_are_as_long_as_those_of_drawn_uses(uses: int, chance: float):
     rng, passes = np.random.default_rng(uses), 30_000
     at = np.arange(passes)[:, None] + rng.random((passes, uses))
     interval = np.diff(np.sort(at[rng.random(at.shape) < chance]))
@@ -158,14 +158,14 @@ def frame_set(**changes: object) -> FrameSet:
     return replace(base, **changes)
 
 
-def test_a_goal_hits_where_its_frame_happens_to_be_held() -> None:
+def test_a_goal_hits_where_its_frame_happens_to_be_held():
     without, with_goal = (forecast([frame_set(goals=goals)], 25_000) for goals in (0.0, 1.0))
     held = without.held_bytes / 50_000
     assert with_goal.held_bytes == without.held_bytes
     assert with_goal.hit_ratio == pytest.approx((without.hit_ratio + held) / 2)
 
 
-def test_a_dear_dataset_is_held_before_a_cheap_one() -> None:
+def test_a_dear_dataset_is_held_before_a_cheap_one():
     often, seldom = frame_set(), frame_set(pass_positions=4000.0)
     alike = forecast([often, seldom], 50_000)
     dear = forecast([often, replace(seldom, decode_s=1e-2)], 50_000)

@@ -105,7 +105,7 @@ def passes(samples: int, count: int, seed: int = 0) -> np.ndarray:
     return np.concatenate([rng.permutation(samples) for _ in range(count)])
 
 
-def test_what_a_decode_costs_is_known_as_long_as_one_pipeline_is_there(table: FrameTable) -> None:
+def test_what_a_decode_costs_is_known_as_long_as_one_pipeline_is_there(table: FrameTable):
     unknown = np.full(2, np.nan)
     table.claim("first", 10 * FRAME, lambda: np.asarray([1e-3, 10e-3]))
     table.claim("second", 10 * FRAME, lambda: unknown)
@@ -118,7 +118,7 @@ def test_what_a_decode_costs_is_known_as_long_as_one_pipeline_is_there(table: Fr
     assert not kept[::2].any()
 
 
-def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
+def test_after_forgetting_nothing_old_is_shown(table: FrameTable):
     table.resize(20 * FRAME)
     keys = np.arange(10)
     first = table.ask(["file"], {"primary": frames(keys, np.full(10, 100))}, 0, 1)
@@ -135,9 +135,7 @@ def test_after_forgetting_nothing_old_is_shown(table: FrameTable) -> None:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
-    data: st.DataObject,
-) -> None:
+def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(data: st.DataObject):
     table = FrameTable(FRAME_BYTES, 1, room_bytes=2**24)
     player = Player(table, passes(30, 5, data.draw(st.integers(0, 9))), run=6)
     try:
@@ -165,9 +163,7 @@ def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(
         table.close()
 
 
-def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(
-    table: FrameTable,
-) -> None:
+def test_frames_of_a_mapped_slab_are_those_that_another_mapping_put_there(table: FrameTable):
     slab = table.shared_slab()
     other = FrameSlab(FRAME_BYTES, room_bytes=slab.room_bytes, descriptor=os.dup(slab.descriptor))
     slab.put("wrist", 7, picture(3, "wrist"))
@@ -190,7 +186,7 @@ def limited(limit: int, to: int) -> Iterator[None]:
 
 def test_where_the_kernel_refuses_the_memory_nothing_is_cached_and_the_log_says_so(
     caplog: pytest.LogCaptureFixture,
-) -> None:
+):
     table = FrameTable(FRAME_BYTES, 1, room_bytes=2**26)
     with limited(resource.RLIMIT_FSIZE, 2**20):
         table.resize(50 * FRAME)
@@ -200,15 +196,13 @@ def test_where_the_kernel_refuses_the_memory_nothing_is_cached_and_the_log_says_
     table.close()
 
 
-def test_address_space_that_cannot_be_had_is_told_with_the_remedy() -> None:
+def test_address_space_that_cannot_be_had_is_told_with_the_remedy():
     with pytest.raises(PipelineError, match="address space") as raised:
         FrameSlab(FRAME_BYTES, room_bytes=2**50)
     assert "ulimit -v" in raised.value.remedy
 
 
-def test_files_are_the_same_for_all_who_ask_however_each_of_them_numbers_them(
-    table: FrameTable,
-) -> None:
+def test_files_are_the_same_for_all_who_ask_however_each_of_them_numbers_them(table: FrameTable):
     table.resize(20 * FRAME)
     keys = np.asarray([5, (1 << FILE_BITS) + 5])
     first = table.ask(["a", "b"], {"primary": frames(keys, np.asarray([70, 80]))}, 0, 1)

@@ -65,7 +65,7 @@ def fill(disk: FramesOnDisk, numbers: range) -> None:
         disk.store(key_of(number), picture(number))
 
 
-def test_the_next_run_finds_what_the_last_one_kept(tmp_path: Path) -> None:
+def test_the_next_run_finds_what_the_last_one_kept(tmp_path: Path):
     disk = opened(tmp_path / "new")
     assert there(disk, range(40)) == []
     fill(disk, range(40))
@@ -76,7 +76,7 @@ def test_the_next_run_finds_what_the_last_one_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["header", "entries", "slots", "cut", "all"])
-def test_a_damaged_file_costs_frames_and_gives_no_wrong_one(tmp_path: Path, at: str) -> None:
+def test_a_damaged_file_costs_frames_and_gives_no_wrong_one(tmp_path: Path, at: str):
     disk = opened(tmp_path)
     fill(disk, range(200))
     path = tmp_path / f"frames-{FRAME}.cache"
@@ -102,7 +102,7 @@ def test_a_damaged_file_costs_frames_and_gives_no_wrong_one(tmp_path: Path, at: 
 @pytest.mark.parametrize("flipped", [0x01, 0x80, 0xFF])
 def test_no_damaged_byte_of_a_header_ends_a_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, flipped: int
-) -> None:
+):
     fill(opened(tmp_path, MIB // 4), range(20))
     path = tmp_path / f"frames-{FRAME}.cache"
     before = path.read_bytes()
@@ -120,7 +120,7 @@ def test_no_damaged_byte_of_a_header_ends_a_start(
 
 
 @pytest.mark.parametrize("run", [2**32 - 1, 2**32 - 2, 2**31])
-def test_the_number_of_a_run_may_be_any(tmp_path: Path, run: int) -> None:
+def test_the_number_of_a_run_may_be_any(tmp_path: Path, run: int):
     fill(opened(tmp_path), range(20))
     path = tmp_path / f"frames-{FRAME}.cache"
     header = disk_module._Header.of(path.read_bytes()[: disk_module._HEADER.size])
@@ -168,7 +168,7 @@ def target_of(place: Path, kind: str) -> Path | None:
 )
 def test_what_is_not_this_users_file_is_set_aside_as_it_is_and_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
+):
     if kind == "another's" and os.geteuid():
         pytest.skip("only root makes another user's file")
     folder = tmp_path / "frames"
@@ -193,7 +193,7 @@ def test_what_is_not_this_users_file_is_set_aside_as_it_is_and_said_once(
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o775])
 def test_a_folder_that_others_may_write_to_is_done_without_and_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
-) -> None:
+):
     folder = tmp_path / "frames"
     sizes = {FRAME, 2 * FRAME}
     disk = FramesOnDisk(DiskRoom(str(folder), MIB), sizes)
@@ -215,7 +215,7 @@ def test_a_folder_that_others_may_write_to_is_done_without_and_said_once(
     assert there(FramesOnDisk(DiskRoom(str(folder), MIB), sizes), range(20)) == list(range(20))
 
 
-def test_a_folder_that_the_users_own_group_may_write_to_is_used(tmp_path: Path) -> None:
+def test_a_folder_that_the_users_own_group_may_write_to_is_used(tmp_path: Path):
     folder = tmp_path / "frames"
     fill(opened(folder), range(20))
     give_to_own_group(folder)
@@ -223,7 +223,7 @@ def test_a_folder_that_the_users_own_group_may_write_to_is_used(tmp_path: Path) 
     assert there(opened(folder), range(20)) == list(range(20))
 
 
-def test_a_folder_that_is_made_is_this_users_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_made_is_this_users_alone(tmp_path: Path):
     before = os.umask(0)
     try:
         disk = opened(tmp_path / "a" / "frames")
@@ -236,7 +236,7 @@ def test_a_folder_that_is_made_is_this_users_alone(tmp_path: Path) -> None:
     assert there(opened(tmp_path / "link"), range(3)) == [0, 1, 2]
 
 
-def test_a_file_cut_while_it_is_in_use_is_no_crash(tmp_path: Path) -> None:
+def test_a_file_cut_while_it_is_in_use_is_no_crash(tmp_path: Path):
     disk = opened(tmp_path)
     fill(disk, range(100))
     os.truncate(tmp_path / f"frames-{FRAME}.cache", 5000)
@@ -245,9 +245,7 @@ def test_a_file_cut_while_it_is_in_use_is_no_crash(tmp_path: Path) -> None:
     there(disk, range(200))
 
 
-def test_a_second_job_goes_without_and_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_job_goes_without_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     fill(opened(tmp_path), range(10))
     with (tmp_path / f"frames-{FRAME}.cache").open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -261,7 +259,7 @@ def test_a_second_job_goes_without_and_says_so(
 
 def test_where_there_is_no_room_it_goes_without_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MIB // 2, before[1]))
     try:
@@ -276,7 +274,7 @@ def test_where_there_is_no_room_it_goes_without_and_says_so(
     assert "too few" in caplog.text
 
 
-def test_a_writer_killed_in_the_middle_leaves_right_frames(tmp_path: Path) -> None:
+def test_a_writer_killed_in_the_middle_leaves_right_frames(tmp_path: Path):
     script = f"""
 import hashlib
 import numpy as np
@@ -327,7 +325,7 @@ def decoder(folder: Path, size: int) -> tuple[StoredDecoder, Counting]:
     return StoredDecoder(plain, DecodeRequest(camera).digest, stored), plain
 
 
-def test_a_frame_that_is_cheap_to_decode_is_not_kept(tmp_path: Path) -> None:
+def test_a_frame_that_is_cheap_to_decode_is_not_kept(tmp_path: Path):
     stored, plain = decoder(tmp_path, 256)
     frames = [encoded(number, ".jpg", 256) for number in range(3)]
     out = np.empty((256, 256, 3), np.uint8)
@@ -337,9 +335,7 @@ def test_a_frame_that_is_cheap_to_decode_is_not_kept(tmp_path: Path) -> None:
     assert plain.decoded == 1
 
 
-def test_a_loader_whose_profile_lends_it_a_disk_gives_the_same_batches_from_there(
-    tmp_path: Path,
-) -> None:
+def test_a_loader_whose_profile_lends_it_a_disk_gives_the_same_batches_from_there(tmp_path: Path):
     written = write_dataset(
         tmp_path / "data",
         [[episode(number, 6, encode=partial(png, height=480, width=640)) for number in range(3)]],

@@ -38,7 +38,7 @@ def told() -> DecodeRequest:
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(DecodeRequest)])
-def test_every_field_of_a_request_is_part_of_its_digest(name: str) -> None:
+def test_every_field_of_a_request_is_part_of_its_digest(name: str):
     other = dataclasses.replace(told(), **{name: OTHERS[name]})
     assert other.digest != told().digest
     assert other != told()
@@ -46,7 +46,7 @@ def test_every_field_of_a_request_is_part_of_its_digest(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CameraSpec.model_fields)
-def test_every_field_of_a_camera_is_part_of_the_digest(name: str) -> None:
+def test_every_field_of_a_camera_is_part_of_the_digest(name: str):
     fields = {"size": (3, 4), "depth": "float32"} if name == "depth" else {"size": (3, 4)}
     if name == "resize":
         others = [v for v in get_args(Resize) if v != told().camera.resize]
@@ -60,7 +60,7 @@ def test_every_field_of_a_camera_is_part_of_the_digest(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Feature)])
-def test_every_field_of_a_stored_feature_is_part_of_the_digest(name: str) -> None:
+def test_every_field_of_a_stored_feature_is_part_of_the_digest(name: str):
     stored = OTHERS["stored"]
     other = dataclasses.replace(stored, **{name: None})
     requests = (DecodeRequest(told().camera, stored=one) for one in (stored, other))
@@ -93,7 +93,7 @@ def wrong_rows(batches: int, *entries: Any, **fields: Any) -> int:
 @pytest.mark.parametrize("pair", [(TOP, SIDE), ("p.one", "p.two")], ids=["videos", "pictures"])
 def test_entries_that_show_different_cameras_of_the_same_episodes_show_their_own(
     tmp_path: Path, pair: tuple[str, str]
-) -> None:
+):
     files = LeRobotFiles(cameras={TOP: 2, SIDE: 2}, pictures=["p.one", "p.two"])
     root = str(files.write(tmp_path / "arm"))
     entries = [
@@ -105,7 +105,7 @@ def test_entries_that_show_different_cameras_of_the_same_episodes_show_their_own
     assert wrong_rows(60, *entries, **mixed) == 0
 
 
-def test_a_frame_has_the_key_of_no_other_however_many_files_there_are() -> None:
+def test_a_frame_has_the_key_of_no_other_however_many_files_there_are():
     made = {"primary": [0, 1], "wrist": [0, 0]}
     table = FrameTable(FRAME_BYTES, 2, made=made, room_bytes=2**26)
     table.claim(table, 2**26)

@@ -114,7 +114,7 @@ def with_feature(feature: bytes, key: bytes = b"k") -> bytes:
 
 
 @given(examples)
-def test_values_are_those_that_were_written(values: dict[str, tuple[str, list[Any]]]) -> None:
+def test_values_are_those_that_were_written(values: dict[str, tuple[str, list[Any]]]):
     record = encode(values)
     assert walk(record) == values
 
@@ -122,7 +122,7 @@ def test_values_are_those_that_were_written(values: dict[str, tuple[str, list[An
 @given(examples, st.data())
 def test_damaged_records_are_malformed_or_mean_what_protobuf_reads(
     values: dict[str, tuple[str, list[Any]]], data: st.DataObject
-) -> None:
+):
     record = bytearray(encode(values))
     for _ in range(data.draw(st.integers(1, 3))):
         if record:
@@ -139,7 +139,7 @@ def test_damaged_records_are_malformed_or_mean_what_protobuf_reads(
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_malformed_or_mean_what_protobuf_reads(record: bytes) -> None:
+def test_any_bytes_are_malformed_or_mean_what_protobuf_reads(record: bytes):
     try:
         found = walk(record)
     except MalformedRecordError:
@@ -147,7 +147,7 @@ def test_any_bytes_are_malformed_or_mean_what_protobuf_reads(record: bytes) -> N
     assert repr(sorted(found.items())) == repr(sorted(reference(record).items()))
 
 
-def test_a_mapping_and_a_memoryview_serve_as_buffers(tmp_path: Path) -> None:
+def test_a_mapping_and_a_memoryview_serve_as_buffers(tmp_path: Path):
     path = tmp_path / "record"
     path.write_bytes(SMALL)
     with path.open("rb") as file:
@@ -159,12 +159,12 @@ def test_a_mapping_and_a_memoryview_serve_as_buffers(tmp_path: Path) -> None:
     assert viewed["steps/action"].values.tolist() == [1.0, -2.5]
 
 
-def test_a_key_that_is_no_text_is_malformed() -> None:
+def test_a_key_that_is_no_text_is_malformed():
     with pytest.raises(MalformedRecordError, match="UTF-8"):
         parse_example(with_feature(b"", key=b"\xff"))
 
 
-def test_a_hostile_number_of_pieces_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_number_of_pieces_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "MAX_STRINGS", 3)
     monkeypatch.setattr(module, "MAX_SEGMENTS", 3)
     monkeypatch.setattr(module, "MAX_KEYS", 3)

@@ -47,7 +47,7 @@ def parse_one(feature: dict[str, Any]) -> Feature:
     return parse_features(steps(x=feature), source="here")["x"]
 
 
-def test_a_per_step_feature_keeps_its_path_when_the_episode_has_the_same() -> None:
+def test_a_per_step_feature_keeps_its_path_when_the_episode_has_the_same():
     document = steps(language=node("text_feature.Text", text={}))
     for order in (1, -1):
         pairs = [*document["featuresDict"]["features"].items(), ("language", tensor("int64"))][
@@ -70,11 +70,11 @@ def test_a_per_step_feature_keeps_its_path_when_the_episode_has_the_same() -> No
         tensor("float32", -1, -1),
     ],
 )
-def test_what_is_stored_in_another_way_is_other(feature: dict[str, Any]) -> None:
+def test_what_is_stored_in_another_way_is_other(feature: dict[str, Any]):
     assert parse_one(feature).kind == "other"
 
 
-def test_the_older_way_of_writing_means_the_same() -> None:
+def test_the_older_way_of_writing_means_the_same():
     def old(class_name: str, content: Any, **more: Any) -> dict[str, Any]:
         return {"type": CORE + class_name, "content": content, **more}
 
@@ -123,7 +123,7 @@ def test_the_older_way_of_writing_means_the_same() -> None:
         {"type": "FeaturesDict", "content": "{"},
     ],
 )
-def test_what_is_no_feature_tree_is_a_source_error_with_its_origin(document: Any) -> None:
+def test_what_is_no_feature_tree_is_a_source_error_with_its_origin(document: Any):
     with pytest.raises(SourceError, match="over here"):
         parse_features(document, source="over here")
 
@@ -154,7 +154,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_any_json_gives_features_or_a_source_error(value: Any) -> None:
+def test_any_json_gives_features_or_a_source_error(value: Any):
     document = {"pythonClassName": "x", "featuresDict": {"features": {"steps": value}}}
     try:
         features = parse_features(document, source="here")
@@ -164,7 +164,7 @@ def test_any_json_gives_features_or_a_source_error(value: Any) -> None:
 
 
 @pytest.mark.slow
-def test_keys_and_counts_are_those_that_tfds_writes() -> None:
+def test_keys_and_counts_are_those_that_tfds_writes():
     tfds = pytest.importorskip("tensorflow_datasets", reason="needs tfds")
     import numpy as np
     from tensorflow_datasets.core import example_serializer

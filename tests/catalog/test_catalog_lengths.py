@@ -77,7 +77,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda _name: tmp_path / "cache")
 
 
-def test_payloads_of_images_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_payloads_of_images_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write(tmp_path / "x", *[episode(50)] * 4)
     read = 0
     pread = os.pread
@@ -105,24 +105,24 @@ def test_payloads_of_images_are_not_read(tmp_path: Path, monkeypatch: pytest.Mon
         record(is_first=tagged(0x1A, tagged(0x0A, b"\x80"))),
     ],
 )
-def test_a_malformed_record_is_passed_over(tmp_path: Path, payload: bytes) -> None:
+def test_a_malformed_record_is_passed_over(tmp_path: Path, payload: bytes):
     assert mean(write(tmp_path / "x", episode(2), payload, episode(4))) == 3
     assert mean(write(tmp_path / "y", payload)) == 1
 
 
-def test_of_a_truncated_file_the_records_before_the_cut_tell(tmp_path: Path) -> None:
+def test_of_a_truncated_file_the_records_before_the_cut_tell(tmp_path: Path):
     path = write(tmp_path / "x", episode(2), episode(4), episode(400))
     path.write_bytes(path.read_bytes()[:-5])
     assert mean(path) == 3
 
 
-def test_a_dataset_without_steps_is_a_source_error(tmp_path: Path) -> None:
+def test_a_dataset_without_steps_is_a_source_error(tmp_path: Path):
     path = write(tmp_path / "x", episode(2))
     with pytest.raises(SourceError, match="no per-step features"):
         mean_frames([ShardSlice(str(path), 0, 0, 1, "train")], {}, dataset="mine")
 
 
-def test_a_file_that_is_gone_is_a_source_error_naming_it(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_a_source_error_naming_it(tmp_path: Path):
     with pytest.raises(SourceError, match=r"mine: .*gone"):
         mean_frames(
             [ShardSlice(str(tmp_path / "gone"), 0, 0, 1, "train")], FEATURES, dataset="mine"

@@ -56,7 +56,7 @@ def write(directory: Path, *splits: dict[str, Any], **info: Any) -> Path:
     return directory
 
 
-def test_the_parent_of_several_versions_lists_them(tmp_path: Path) -> None:
+def test_the_parent_of_several_versions_lists_them(tmp_path: Path):
     write(tmp_path / "kitchen/1.0.0", split("train", 1))
     write(tmp_path / "kitchen/1.10.0", split("train", 1))
     with pytest.raises(SourceError) as caught:
@@ -66,7 +66,7 @@ def test_the_parent_of_several_versions_lists_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file_format", ["array_record", "riegeli", "parquet"])
-def test_other_record_formats_are_refused_by_name(tmp_path: Path, file_format: str) -> None:
+def test_other_record_formats_are_refused_by_name(tmp_path: Path, file_format: str):
     path = write(tmp_path / "kitchen/1.0.0", split("train", 1), fileFormat=file_format)
     with pytest.raises(SourceError, match=f"are {file_format}, not tfrecord"):
         open_source(path, dataset="mine")
@@ -88,7 +88,7 @@ def test_other_record_formats_are_refused_by_name(tmp_path: Path, file_format: s
 )
 def test_broken_metadata_is_a_source_error_naming_the_file(
     tmp_path: Path, file: str, text: str | None
-) -> None:
+):
     path = write(tmp_path / "kitchen/1.0.0", split("train", 1))
     if text is None:
         (path / file).unlink()
@@ -120,7 +120,7 @@ def data_dir(tmp_path: Path) -> Path:
         ("door/big:2.0.0", "door/big/2.0.0"),
     ],
 )
-def test_names_find_the_newest_version_that_fits(data_dir: Path, name: str, place: str) -> None:
+def test_names_find_the_newest_version_that_fits(data_dir: Path, name: str, place: str):
     assert locate_version(name, data_dir, dataset="mine") == str(data_dir / place)
 
 
@@ -133,25 +133,25 @@ def test_names_find_the_newest_version_that_fits(data_dir: Path, name: str, plac
         ("door/bog", "did you mean 'big'"),
     ],
 )
-def test_names_that_lead_nowhere_say_what_is_there(data_dir: Path, name: str, said: str) -> None:
+def test_names_that_lead_nowhere_say_what_is_there(data_dir: Path, name: str, said: str):
     with pytest.raises(SourceError, match="mine") as caught:
         locate_version(name, data_dir, dataset="mine")
     assert said in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", ["", "../kitchen", "kitchen/../door", "kitchen:", "a b", "/x"])
-def test_what_is_no_tfds_name_is_a_spec_error(data_dir: Path, name: str) -> None:
+def test_what_is_no_tfds_name_is_a_spec_error(data_dir: Path, name: str):
     with pytest.raises(SpecError, match=r"datasets\[mine\]\.tfds"):
         locate_version(name, data_dir, dataset="mine")
 
 
-def test_a_data_dir_that_does_not_exist_is_a_source_error(tmp_path: Path) -> None:
+def test_a_data_dir_that_does_not_exist_is_a_source_error(tmp_path: Path):
     with pytest.raises(SourceError, match="nowhere does not exist"):
         locate_version("kitchen", tmp_path / "nowhere", dataset="mine")
 
 
 @pytest.mark.slow
-def test_file_names_are_those_of_tfds() -> None:
+def test_file_names_are_those_of_tfds():
     naming = pytest.importorskip("tensorflow_datasets.core.naming", reason="needs tfds")
     from autoloader.formats.tfds import _DEFAULT_TEMPLATE, _shard_file
 

@@ -33,7 +33,7 @@ def train(*ranges: range) -> list[tuple[str, int]]:
     return [("train", record) for part in ranges for record in part]
 
 
-def test_a_split_that_is_named_like_a_keyword_wins_over_the_keyword() -> None:
+def test_a_split_that_is_named_like_a_keyword_wins_over_the_keyword():
     assert named("all", {"all": [2], "train": [3]}) == [("all", 0), ("all", 1)]
 
 
@@ -61,7 +61,7 @@ def test_a_split_that_is_named_like_a_keyword_wins_over_the_keyword() -> None:
         "tränn",
     ],
 )
-def test_what_tfds_would_not_read_is_refused_naming_the_field(expression: str) -> None:
+def test_what_tfds_would_not_read_is_refused_naming_the_field(expression: str):
     with pytest.raises(SpecError) as caught:
         resolve_split(expression, slices_of(SHARDS), field="datasets.bridge.split")
     assert caught.value.path == "datasets.bridge.split"
@@ -69,7 +69,7 @@ def test_what_tfds_would_not_read_is_refused_naming_the_field(expression: str) -
 
 
 @given(st.text(alphabet="trainvl[]:%+-0123456789.shd _", max_size=24))
-def test_any_text_gives_ranges_within_the_shards_or_a_spec_error(text: str) -> None:
+def test_any_text_gives_ranges_within_the_shards_or_a_spec_error(text: str):
     try:
         ranges = resolve_split(text, slices_of(SHARDS), field="split")
     except SpecError:
@@ -79,7 +79,7 @@ def test_any_text_gives_ranges_within_the_shards_or_a_spec_error(text: str) -> N
 
 
 @pytest.mark.slow
-def test_every_expression_means_what_it_means_to_tfds() -> None:
+def test_every_expression_means_what_it_means_to_tfds():
     splits = pytest.importorskip("tensorflow_datasets.core.splits", reason="needs tfds")
     naming = pytest.importorskip("tensorflow_datasets.core.naming", reason="needs tfds")
 

@@ -39,12 +39,12 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_checksum_is_the_one_that_tensorflow_writes() -> None:
+def test_the_checksum_is_the_one_that_tensorflow_writes():
     # An empty record, as TFRecordWriter writes it.
     assert frame(b"").hex() == "0000000000000000" + "29039807" + "d8ea82a2"
 
 
-def test_a_whole_file_gives_every_payload_and_no_damage(file: Path) -> None:
+def test_a_whole_file_gives_every_payload_and_no_damage(file: Path):
     found = list(read_records(file))
     assert [(one.number, one.payload, one.reason) for one in found] == [
         (number, payload, "") for number, payload in enumerate(PAYLOADS)
@@ -54,7 +54,7 @@ def test_a_whole_file_gives_every_payload_and_no_damage(file: Path) -> None:
 
 
 @given(st.integers(0, 100), st.binary(max_size=80))
-def test_any_bytes_give_records_within_the_file(length: int, rest: bytes) -> None:
+def test_any_bytes_give_records_within_the_file(length: int, rest: bytes):
     header = length.to_bytes(8, "little")
     data = header + masked_crc32c(header).to_bytes(4, "little") + rest
     fd = os.memfd_create("x")
@@ -66,7 +66,7 @@ def test_any_bytes_give_records_within_the_file(length: int, rest: bytes) -> Non
         os.close(fd)
 
 
-def test_reading_behind_the_end_is_told_and_not_short(file: Path) -> None:
+def test_reading_behind_the_end_is_told_and_not_short(file: Path):
     with (
         file.open("rb") as stream,
         pytest.raises(FileChangedError, match="cut off"),

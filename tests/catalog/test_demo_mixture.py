@@ -22,7 +22,7 @@ TINY = {"datasets": 1, "scale": 0.02, "seed": 3}
 
 
 @pytest.mark.parametrize("count", [1, 6, 29])
-def test_the_spec_file_is_legal_and_names_every_dataset(count: int, tmp_path: Path) -> None:
+def test_the_spec_file_is_legal_and_names_every_dataset(count: int, tmp_path: Path):
     (tmp_path / "mix.yaml").write_text(spec_text(DATASETS[:count], 1.0, 5), encoding="utf-8")
     spec = PipelineSpec.from_yaml(tmp_path / "mix.yaml")
     assert [one.name for one in spec.datasets] == [one.name for one in DATASETS[:count]]
@@ -45,7 +45,7 @@ def test_the_spec_file_is_legal_and_names_every_dataset(count: int, tmp_path: Pa
 # --- places and refusals ---------------------------------------------------------------------
 
 
-def test_importing_the_builder_brings_no_framework_and_no_codec() -> None:
+def test_importing_the_builder_brings_no_framework_and_no_codec():
     code = (
         "import sys, autoloader.cli.demo; "
         "print([m for m in ('tensorflow', 'tensorflow_datasets', 'cv2') if m in sys.modules])"
@@ -77,14 +77,14 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path],
 @pytest.mark.slow
 def test_callers_at_once_get_one_mixture_built_by_one_of_them(
     callers: tuple[Path, list[Path], set[int]],
-) -> None:
+):
     place, answers, builders = callers
     assert len(builders) == 1
     assert answers == [place / "mix.yaml"] * 3
 
 
 @pytest.mark.slow
-def test_tfds_reads_every_dataset_as_it_is_declared(demo_mix: Path) -> None:
+def test_tfds_reads_every_dataset_as_it_is_declared(demo_mix: Path):
     import tensorflow_datasets as tfds
 
     for one in DATASETS[:6]:
@@ -105,7 +105,7 @@ def test_tfds_reads_every_dataset_as_it_is_declared(demo_mix: Path) -> None:
 @pytest.mark.slow
 def test_a_mixture_that_is_there_is_taken_and_another_one_is_never_overwritten(
     callers: tuple[Path, list[Path], set[int]],
-) -> None:
+):
     place, _, _ = callers
     before = (place / "demo.json").stat()
 
@@ -120,7 +120,7 @@ def test_a_mixture_that_is_there_is_taken_and_another_one_is_never_overwritten(
 
 
 @pytest.mark.parametrize("name", ["demo_kitchen_sink", "demo_sim_blocks"])
-def test_frames_come_back_from_their_files_in_the_right_colours(name: str) -> None:
+def test_frames_come_back_from_their_files_in_the_right_colours(name: str):
     look = next(one.look for one in DATASETS if one.name == name)
     picture = np.full((32, 48, 3), (200, 90, 30), np.uint8)
     data = np.frombuffer(encode_frame(picture, look), np.uint8)

@@ -46,7 +46,7 @@ class Map:
         self.file.close()
 
 
-def test_a_file_that_gives_way_stays_open_for_its_borrower(files: list[str]) -> None:
+def test_a_file_that_gives_way_stays_open_for_its_borrower(files: list[str]):
     budget = Descriptors(most=1)
     before = open_now()
     budget.enter()
@@ -57,7 +57,7 @@ def test_a_file_that_gives_way_stays_open_for_its_borrower(files: list[str]) -> 
     assert open_now() == before
 
 
-def test_files_and_maps_leave_room_below_the_limit(files: list[str], low_limit: int) -> None:
+def test_files_and_maps_leave_room_below_the_limit(files: list[str], low_limit: int):
     budget = Descriptors()
     budget.enter()
     maps = []
@@ -74,7 +74,7 @@ def test_files_and_maps_leave_room_below_the_limit(files: list[str], low_limit: 
 
 def test_an_open_for_which_there_is_no_descriptor_takes_one_from_what_is_kept(
     files: list[str], low_limit: int
-) -> None:
+):
     budget = Descriptors()
     budget.enter()
     with budget.borrowed(files[0]):
@@ -94,7 +94,7 @@ def test_an_open_for_which_there_is_no_descriptor_takes_one_from_what_is_kept(
         budget.leave()
 
 
-def test_threads_that_borrow_the_same_files_read_what_is_in_them(files: list[str]) -> None:
+def test_threads_that_borrow_the_same_files_read_what_is_in_them(files: list[str]):
     budget, wrong = Descriptors(most=3), []
     budget.enter()
 
@@ -116,7 +116,7 @@ def test_threads_that_borrow_the_same_files_read_what_is_in_them(files: list[str
     assert open_now() == before
 
 
-def test_a_shortage_is_told_with_the_limit_and_the_remedy() -> None:
+def test_a_shortage_is_told_with_the_limit_and_the_remedy():
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     told = unreadable(OSError(errno.EMFILE, "Too many open files"), "/d/x", dataset="bridge")
     assert told.what.startswith("dataset bridge: /d/x cannot be opened")

@@ -26,7 +26,7 @@ def place_of(cache: JsonCache) -> Path:
     return cache._path("key")
 
 
-def test_a_document_is_found_under_its_key_alone(cache: JsonCache) -> None:
+def test_a_document_is_found_under_its_key_alone(cache: JsonCache):
     place_of(cache)
     assert cache.load("key") == DOCUMENT
     assert cache.load("other") is None
@@ -34,7 +34,7 @@ def test_a_document_is_found_under_its_key_alone(cache: JsonCache) -> None:
 
 
 @pytest.mark.parametrize("flipped", [0x01, 0x80])
-def test_no_damaged_byte_gives_another_document(cache: JsonCache, flipped: int) -> None:
+def test_no_damaged_byte_gives_another_document(cache: JsonCache, flipped: int):
     place = place_of(cache)
     whole = place.read_bytes()
     for at in range(len(whole)):
@@ -44,7 +44,7 @@ def test_no_damaged_byte_gives_another_document(cache: JsonCache, flipped: int) 
     assert cache.load("key") == DOCUMENT
 
 
-def test_what_is_no_document_is_none(cache: JsonCache, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_document_is_none(cache: JsonCache, monkeypatch: pytest.MonkeyPatch):
     place = place_of(cache)
     deep = b"[" * 100_000
     monkeypatch.setattr(cache_module, "_MOST_BYTES", 200_000)
@@ -57,7 +57,7 @@ def test_what_is_no_document_is_none(cache: JsonCache, monkeypatch: pytest.Monke
 
 def test_a_link_in_a_documents_place_gives_way_and_its_target_is_left(
     cache: JsonCache, tmp_path: Path
-) -> None:
+):
     place = place_of(cache)
     target = tmp_path / "precious"
     target.write_bytes(place.read_bytes())
@@ -72,7 +72,7 @@ def test_a_link_in_a_documents_place_gives_way_and_its_target_is_left(
 @pytest.mark.parametrize("what", ["folder", "file"])
 def test_what_others_may_have_written_is_not_read_and_that_is_said_once(
     cache: JsonCache, caplog: pytest.LogCaptureFixture, what: str
-) -> None:
+):
     place = place_of(cache)
     (place if what == "file" else place.parent).chmod(0o777)
     with caplog.at_level(logging.WARNING):
@@ -82,7 +82,7 @@ def test_what_others_may_have_written_is_not_read_and_that_is_said_once(
 
 def test_what_a_process_left_that_was_killed_a_day_ago_goes_with_the_next_document(
     cache: JsonCache, tmp_path: Path
-) -> None:
+):
     folder = tmp_path / "cache/things"
     folder.mkdir(parents=True)
     old, new = folder / ".a.json.0.tmp", folder / ".b.json.0.tmp"

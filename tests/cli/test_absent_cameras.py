@@ -68,7 +68,7 @@ def mix(data: Path) -> Path:
 
 def test_a_camera_that_is_absent_everywhere_is_said(
     tmp_path: Path, cli: Cli, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     spec = mix(robots(tmp_path, 0, 0, 0))
     plan = cli("plan", spec, *FLOOR)
     assert "not known: no frame was decoded" in plan.out
@@ -88,7 +88,7 @@ def test_a_camera_that_is_absent_everywhere_is_said(
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_camera_that_one_episode_has_is_not_called_absent(
     tmp_path: Path, indexed: bool, cli: Cli
-) -> None:
+):
     spec = mix(robots(tmp_path, 0, 1, 0))
     if indexed:
         cli("index", spec)
@@ -107,12 +107,8 @@ def test_a_camera_that_one_episode_has_is_not_called_absent(
     ],
 )
 def test_init_takes_no_flag_that_contradicts_the_pictures(
-    tmp_path: Path,
-    flags: tuple[int, ...],
-    how: dict[str, bool],
-    used: bool,
-    cli: Cli,
-) -> None:
+    tmp_path: Path, flags: tuple[int, ...], how: dict[str, bool], used: bool, cli: Cli
+):
     robots(tmp_path, *flags, **how)
     said = cli("init", tmp_path, "--json")
     text = json.loads(said.out)["spec"]

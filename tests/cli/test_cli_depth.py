@@ -83,7 +83,7 @@ def mix(written: Written) -> Path:
     return spec_file(written.path.parent, spec)
 
 
-def test_init_names_depth_in_a_comment(written: Written, cli: Cli) -> None:
+def test_init_names_depth_in_a_comment(written: Written, cli: Cli):
     text = " ".join(cli.json("init", (written.path.parent))["spec"].split())
     text = text.replace(" # ", " ")
     for name, dtype in (("depth", "uint16"), ("wrist_depth", "float32")):
@@ -95,7 +95,7 @@ def test_init_names_depth_in_a_comment(written: Written, cli: Cli) -> None:
 
 
 @pytest.mark.slow
-def test_peek_draws_depth_with_its_scale(mix: Path, tmp_path: Path, cli: Cli) -> None:
+def test_peek_draws_depth_with_its_scale(mix: Path, tmp_path: Path, cli: Cli):
     sheet = tmp_path / "sheet.html"
     found = cli.json("peek", "--spec", mix, "--out", sheet, "--ram-floor", "64MiB", "--samples", 16)
     for panel in found["datasets"].values():
@@ -107,7 +107,7 @@ def test_peek_draws_depth_with_its_scale(mix: Path, tmp_path: Path, cli: Cli) ->
         assert f"{high:.3g}" in sheet.read_text()
 
 
-def test_colours_go_from_the_least_to_the_greatest_value_that_was_measured() -> None:
+def test_colours_go_from_the_least_to_the_greatest_value_that_was_measured():
     frames = np.zeros((2, 2, 3, 1), np.float32)
     frames[0, 0, :, 0] = (1, 2, 5)
     frames[1, 1, 0, 0] = np.nan

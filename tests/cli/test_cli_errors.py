@@ -39,7 +39,7 @@ HUGE = "9" * 400
 )
 def test_values_that_no_option_takes_are_refused(
     tmp_path: Path, cli: Cli, words: list[str], told: str
-) -> None:
+):
     written = rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 3)]])
     dataset = {"name": "arm", "path": str(written.path), "images": {"primary": "observation/image"}}
     spec = spec_file(tmp_path, {**PLAIN, "datasets": [dataset]})
@@ -48,7 +48,7 @@ def test_values_that_no_option_takes_are_refused(
 
 def test_a_field_that_the_data_lacks_is_told_with_the_line_unless_the_command_line_gave_it(
     tmp_path: Path, cli: Cli
-) -> None:
+):
     written = rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 3)]])
     spec = tmp_path / "mix.yaml"
     dataset = {"name": "arm", "path": str(written.path), "images": {"primary": "picture"}}
@@ -65,7 +65,7 @@ def test_a_field_that_the_data_lacks_is_told_with_the_line_unless_the_command_li
 
 def test_a_spec_without_its_ending_and_an_option_without_its_value_are_told_what_was_meant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mix.yaml").write_text(json.dumps(PLAIN))
     assert "did you mean mix.yaml?" in cli("plan", "mix", code=2).err
@@ -73,7 +73,7 @@ def test_a_spec_without_its_ending_and_an_option_without_its_value_are_told_what
     assert "`autoloader peek --help`" in cli("peek", "mix.yaml", "-o", code=2).err
 
 
-def test_a_folder_that_cannot_be_named_is_refused(cli: Cli) -> None:
+def test_a_folder_that_cannot_be_named_is_refused(cli: Cli):
     assert "does not exist" in cli.json("init", "x" * 300, code=4)["error"]["what"]
 
 
@@ -87,14 +87,14 @@ def refusal(*changes: tuple[str, Any]) -> SpecError:
     return error.value
 
 
-def test_one_fault_is_told_as_one() -> None:
+def test_one_fault_is_told_as_one():
     """An item that is wrong is not counted again as a list with too few items."""
     for changes in (("stride", 0), ("sample", {"frame_offsets": ["x"]}), ("weight", "much")):
         assert "also wrong" not in refusal(changes).what
     assert "also wrong" not in refusal(("cameras", {"primary": {"size": [0, 8]}})).what
 
 
-def test_long_values_and_names_that_a_terminal_obeys_are_told_short_and_escaped() -> None:
+def test_long_values_and_names_that_a_terminal_obeys_are_told_short_and_escaped():
     long = refusal(("images", {"primary": ["x" * 20_000]}))
     assert len(str(long)) < 1_000
     for found in (refusal(("\x1b[31mred", 1)), refusal(("name", "\x1b]0;x\x07"))):
@@ -103,9 +103,7 @@ def test_long_values_and_names_that_a_terminal_obeys_are_told_short_and_escaped(
 
 
 @pytest.mark.parametrize(("kind", "told"), [("pipe", "named pipe"), ("folder", "directory")])
-def test_a_shard_that_is_no_file_is_told_as_what_it_is(
-    tmp_path: Path, kind: str, told: str
-) -> None:
+def test_a_shard_that_is_no_file_is_told_as_what_it_is(tmp_path: Path, kind: str, told: str):
 
     written = rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 3)]])
     (shard,) = written.files
@@ -118,7 +116,7 @@ def test_a_shard_that_is_no_file_is_told_as_what_it_is(
         open_source(written.path, dataset="arm").resolve("train")
 
 
-def test_a_mapping_that_holds_itself_is_refused() -> None:
+def test_a_mapping_that_holds_itself_is_refused():
     plain = copy.deepcopy(PLAIN)
     plain["datasets"][0]["transform"] = {"call": "lab:f", "kwargs": plain}
     with pytest.raises(SpecError, match="deeper than 64"):
@@ -128,22 +126,20 @@ def test_a_mapping_that_holds_itself_is_refused() -> None:
 @pytest.mark.parametrize(
     ("path", "remedy"), [("$DATA/arm", "no variable is replaced"), ("arm", "has no folders")]
 )
-def test_a_path_that_is_not_there_is_told_what_may_be_meant(
-    tmp_path: Path, path: str, remedy: str
-) -> None:
+def test_a_path_that_is_not_there_is_told_what_may_be_meant(tmp_path: Path, path: str, remedy: str):
     with pytest.raises(SourceError) as told:
         open_source(tmp_path / path, dataset="arm")
     assert remedy in told.value.remedy
 
 
-def test_ctrl_c_while_the_commands_are_imported_ends_quietly(tmp_path: Path) -> None:
+def test_ctrl_c_while_the_commands_are_imported_ends_quietly(tmp_path: Path):
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
     for module in ("autoloader", "autoloader.tune"):
         env = {**os.environ, "PYTHONPATH": str(tmp_path)}
         assert python("-m", module, "plan", "mix.yaml", code=130, env=env).stderr == ""
 
 
-def test_the_split_that_is_proposed_can_be_written_as_it_stands(tmp_path: Path) -> None:
+def test_the_split_that_is_proposed_can_be_written_as_it_stands(tmp_path: Path):
     written = rlds_files.write_dataset(tmp_path, [[rlds_files.episode(0, 3)]])
     spec = {**PLAIN, "datasets": [{**DATASET, "path": str(written.path)}]}
     for split, line in (("val", "val: 'train[90%:]'"), ("train[:50%]", "part: 'train[:50%]'")):

@@ -84,7 +84,7 @@ def spec_of_init(arguments: list[str], cli: Cli) -> tuple[dict[str, Any], str]:
 
 def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_marked(
     tmp_path: Path, cli: Cli
-) -> None:
+):
     viola = write(tmp_path / "oxe", "viola", VIOLA)
     write(tmp_path, "language_table", TABLE, episodes=60)
     write(tmp_path / "own" / "lab", "pour_tea", UNKNOWN)
@@ -123,9 +123,7 @@ def test_what_is_known_comes_from_the_registry_and_the_rest_is_proposed_and_mark
         assert len(resolve(PipelineSpec.from_mapping(plain), split).datasets) == 3
 
 
-def test_every_feature_that_is_not_used_stands_in_the_file_as_a_comment(
-    tmp_path: Path, cli: Cli
-) -> None:
+def test_every_feature_that_is_not_used_stands_in_the_file_as_a_comment(tmp_path: Path, cli: Cli):
     for name, features in (("viola", VIOLA), ("pour_tea", UNKNOWN)):
         packed = {"more/depth_map": numbers(4, encoding="zlib"), "more/reward": numbers()}
         write(tmp_path, name, {**features, **packed})
@@ -143,7 +141,7 @@ def test_every_feature_that_is_not_used_stands_in_the_file_as_a_comment(
 
 def test_a_registry_entry_that_does_not_fit_the_files_is_replaced_and_said(
     tmp_path: Path, cli: Cli
-) -> None:
+):
     write(tmp_path, "viola", {**PLAIN})
     plain, notes = spec_of_init([str(tmp_path)], cli)
     (one,) = plain["datasets"]
@@ -153,7 +151,7 @@ def test_a_registry_entry_that_does_not_fit_the_files_is_replaced_and_said(
     assert "the known recipe does not fit these files" in notes
 
 
-def test_a_mix_weighs_its_datasets_and_leaves_out_the_others(tmp_path: Path, cli: Cli) -> None:
+def test_a_mix_weighs_its_datasets_and_leaves_out_the_others(tmp_path: Path, cli: Cli):
     for name, features in (("viola", VIOLA), ("language_table", TABLE), ("pour_tea", UNKNOWN)):
         write(tmp_path, name, features)
     assert "    # the instruction is" in cli("init", tmp_path).out
@@ -176,7 +174,7 @@ def test_a_mix_weighs_its_datasets_and_leaves_out_the_others(tmp_path: Path, cli
     resolve(PipelineSpec.from_mapping(pairs))
 
 
-def test_what_init_writes_of_29_datasets_is_measured_unedited(tmp_path: Path, cli: Cli) -> None:
+def test_what_init_writes_of_29_datasets_is_measured_unedited(tmp_path: Path, cli: Cli):
     kinds = [("viola", VIOLA), ("language_table", TABLE), ("pour_tea", UNKNOWN)]
     kinds += [(f"lab_{number}", dict(PLAIN)) for number in range(26)]
     for name, features in kinds:
@@ -187,7 +185,7 @@ def test_what_init_writes_of_29_datasets_is_measured_unedited(tmp_path: Path, cl
     assert (answer["datasets"], answer["samples"]) == (29, 4 * 48)
 
 
-def test_the_registry_is_whole() -> None:
+def test_the_registry_is_whole():
     text = resources.files("autoloader.formats").joinpath("open_x.yaml").read_text("utf-8")
     known_names = set(yaml.safe_load(text)["datasets"])
     assert len(known_names) >= 50
@@ -233,9 +231,7 @@ def project_folder(folder: Path) -> Path:
     return folder
 
 
-def test_octos_style_has_its_recipes_window_chunk_cameras_and_weights(
-    tmp_path: Path, cli: Cli
-) -> None:
+def test_octos_style_has_its_recipes_window_chunk_cameras_and_weights(tmp_path: Path, cli: Cli):
     words = [str(project_folder(tmp_path)), "--style", "octo"]
     told = cli("init", *words, "--mix", "oxe_magic_soup")
     plain = yaml.safe_load(told.out)
@@ -271,7 +267,7 @@ def test_octos_style_has_its_recipes_window_chunk_cameras_and_weights(
     assert "random_resized_crop" not in plain["augment"]["wrist"]
 
 
-def test_openvlas_style_has_its_recipes_quantiles_and_one_camera(tmp_path: Path, cli: Cli) -> None:
+def test_openvlas_style_has_its_recipes_quantiles_and_one_camera(tmp_path: Path, cli: Cli):
     words = [str(project_folder(tmp_path)), "--style", "openvla"]
     plain, notes = spec_of_init(words, cli)
     found = {one["name"]: one for one in plain["datasets"]}
@@ -290,7 +286,7 @@ def test_openvlas_style_has_its_recipes_quantiles_and_one_camera(tmp_path: Path,
 
 def test_a_camera_that_a_style_always_has_comes_black_and_masked_where_no_dataset_fills_it(
     tmp_path: Path, cli: Cli
-) -> None:
+):
     door = "nyu_door_opening_surprising_effectiveness"
     fields = {key: VIOLA[key] for key in VIOLA if "observation" not in key}
     wrist = {"observation/image": image(), "observation/natural_language_instruction": TEXT}
@@ -323,18 +319,14 @@ def test_a_camera_that_a_style_always_has_comes_black_and_masked_where_no_datase
     ],
 )
 def test_a_style_trains_on_the_episodes_that_its_project_trains_on(
-    style: str,
-    episodes: int,
-    splits: dict[str, str | None],
-    tmp_path: Path,
-    cli: Cli,
-) -> None:
+    style: str, episodes: int, splits: dict[str, str | None], tmp_path: Path, cli: Cli
+):
     write(tmp_path, "viola", VIOLA, episodes=episodes)
     plain, _ = spec_of_init([str(tmp_path), "--style", style], cli)
     assert plain["datasets"][0]["split"] == splits
 
 
-def test_openpis_style_is_that_of_droid(tmp_path: Path, cli: Cli) -> None:
+def test_openpis_style_is_that_of_droid(tmp_path: Path, cli: Cli):
     write(tmp_path, "droid", DROID)
     plain, _ = spec_of_init([str(tmp_path), "--style", "openpi", "--mix", "droid"], cli)
     (one,) = plain["datasets"]
@@ -351,9 +343,7 @@ def test_openpis_style_is_that_of_droid(tmp_path: Path, cli: Cli) -> None:
     }
 
 
-def test_a_recipe_that_does_not_fit_the_files_is_replaced_and_says_why(
-    tmp_path: Path, cli: Cli
-) -> None:
+def test_a_recipe_that_does_not_fit_the_files_is_replaced_and_says_why(tmp_path: Path, cli: Cli):
     write(tmp_path, "bridge_dataset", {**BRIDGE, "observation/state": numbers(3)})
     told = cli("init", tmp_path, "--style", "octo", "--mix", "bridge")
     (one,) = yaml.safe_load(told.out)["datasets"]
@@ -374,7 +364,7 @@ def test_a_recipe_that_does_not_fit_the_files_is_replaced_and_says_why(
         (["--style", "octopus"], "octo"),
     ],
 )
-def test_a_mixture_is_a_styles(words: list[str], told: str, tmp_path: Path, cli: Cli) -> None:
+def test_a_mixture_is_a_styles(words: list[str], told: str, tmp_path: Path, cli: Cli):
     assert told in cli("init", tmp_path, *words, code=2).err
 
 
@@ -392,7 +382,7 @@ def test_a_mixture_is_a_styles(words: list[str], told: str, tmp_path: Path, cli:
 )
 def test_a_dataset_is_known_by_its_folder_by_its_files_and_by_its_other_names(
     tmp_path: Path, folder: str, own: str, known: str, cli: Cli
-) -> None:
+):
     features = DROID if known == "droid" else BRIDGE
     features = {**features, "observation/cartesian_position": numbers(6),
                 "action_dict/cartesian_velocity": numbers(6)}  # fmt: skip
@@ -442,7 +432,7 @@ def hub(folder: Path, repository: str, refs: dict[str, str], *commits: str) -> P
 )
 def test_of_a_cache_of_the_hub_one_revision_is_taken_by_its_refs_and_named_by_its_repository(
     tmp_path: Path, refs: dict[str, str], taken: str, cli: Cli
-) -> None:
+):
     home = hub(tmp_path / "hub", "stack-cups", refs, "a" * 40, "b" * 40)
     for place in (tmp_path, home, home / "snapshots"):
         plain, notes = spec_of_init([str(place)], cli)
@@ -455,7 +445,7 @@ def test_of_a_cache_of_the_hub_one_revision_is_taken_by_its_refs_and_named_by_it
     assert [one["name"] for one in plain["datasets"]] == ["stack_cups"]
 
 
-def test_links_and_copies_of_a_dataset_count_once(tmp_path: Path, cli: Cli) -> None:
+def test_links_and_copies_of_a_dataset_count_once(tmp_path: Path, cli: Cli):
     version = write(tmp_path / "data", "pour_tea", UNKNOWN)
     (version.parent / "latest").symlink_to("1.0.0")
     (version.parent / "2.0.0").symlink_to(version)
@@ -472,7 +462,7 @@ def test_links_and_copies_of_a_dataset_count_once(tmp_path: Path, cli: Cli) -> N
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_a_dataset_that_is_partly_there_counts_once(tmp_path: Path, cli: Cli, copied: bool) -> None:
+def test_a_dataset_that_is_partly_there_counts_once(tmp_path: Path, cli: Cli, copied: bool):
     records = [[{"observation/rgb": [jpeg(0, 0)], "action": [0.0, 0.0]}]]
     features = {"observation/rgb": image(), "action": numbers(2)}
     data = tmp_path / "data"
@@ -491,7 +481,7 @@ def test_a_dataset_that_is_partly_there_counts_once(tmp_path: Path, cli: Cli, co
     assert notes.count(f"left out: it holds the same data as {version}") == copied
 
 
-def test_plan_says_where_two_entries_read_the_same_files(tmp_path: Path, cli: Cli) -> None:
+def test_plan_says_where_two_entries_read_the_same_files(tmp_path: Path, cli: Cli):
     version = write(tmp_path, "pour_tea", UNKNOWN)
     copy = shutil.copytree(version, tmp_path / "copy" / "1.0.0")
     home = hub(tmp_path / "hub", "cups", {"main": "a" * 40}, "a" * 40, "b" * 40)
@@ -509,7 +499,7 @@ def test_plan_says_where_two_entries_read_the_same_files(tmp_path: Path, cli: Cl
 
 def test_where_the_newest_version_cannot_be_read_an_older_one_is_taken_and_both_are_named(
     tmp_path: Path, cli: Cli
-) -> None:
+):
     version = write(tmp_path, "pour_tea", UNKNOWN)
     newest = shutil.copytree(version, version.parent / "1.1.0")
     info = json.loads((newest / "dataset_info.json").read_text())
@@ -527,7 +517,7 @@ def test_where_the_newest_version_cannot_be_read_an_older_one_is_taken_and_both_
     assert "or name another version of the dataset" in caught.value.remedy
 
 
-def test_what_is_left_out_is_told_with_its_remedy(tmp_path: Path, cli: Cli) -> None:
+def test_what_is_left_out_is_told_with_its_remedy(tmp_path: Path, cli: Cli):
     write(tmp_path, "pour_tea", UNKNOWN)
     (write(tmp_path, "old", UNKNOWN) / "features.json").unlink()
     for shard in write(tmp_path, "packed", UNKNOWN).glob("*.tfrecord*"):
@@ -550,7 +540,7 @@ def test_what_is_left_out_is_told_with_its_remedy(tmp_path: Path, cli: Cli) -> N
         assert "is gzip-compressed" in cli(*command, code=4).err
 
 
-def test_init_says_why_it_took_no_camera_and_no_language(tmp_path: Path, cli: Cli) -> None:
+def test_init_says_why_it_took_no_camera_and_no_language(tmp_path: Path, cli: Cli):
     features = {"observation/state": numbers(3), "action": numbers(2)}
     write(tmp_path, "blind", features)
     told = cli("init", tmp_path, code=4).err
@@ -562,7 +552,7 @@ def test_init_says_why_it_took_no_camera_and_no_language(tmp_path: Path, cli: Cl
     assert ["images" in one for one in plain["datasets"]] == [False, True]
 
 
-def test_episodes_without_videos_are_left_out_by_number(tmp_path: Path, cli: Cli) -> None:
+def test_episodes_without_videos_are_left_out_by_number(tmp_path: Path, cli: Cli):
     files = LeRobotFiles(lengths=(4, 3, 4, 3, 4, 3), version="v2.1")
     arm = files.write(tmp_path / "arm")
     for number in (0, 3):
@@ -581,9 +571,7 @@ def test_episodes_without_videos_are_left_out_by_number(tmp_path: Path, cli: Cli
     assert "left out" not in cli("init", arm, code=4).err
 
 
-def test_a_mixture_of_fewer_datasets_is_said_last_and_no_loader_takes_it(
-    tmp_path: Path, cli: Cli
-) -> None:
+def test_a_mixture_of_fewer_datasets_is_said_last_and_no_loader_takes_it(tmp_path: Path, cli: Cli):
     write(tmp_path, "pour_tea", UNKNOWN)
     (write(tmp_path, "old", UNKNOWN) / "features.json").unlink()
     said = cli("init", tmp_path)
@@ -597,7 +585,7 @@ def test_a_mixture_of_fewer_datasets_is_said_last_and_no_loader_takes_it(
     assert "autoloader init" in caught.value.remedy
 
 
-def test_data_that_is_named_as_held_out_and_trained_on_is_told(tmp_path: Path, cli: Cli) -> None:
+def test_data_that_is_named_as_held_out_and_trained_on_is_told(tmp_path: Path, cli: Cli):
     for name in ("can/train", "can/valid.2"):
         write_robomimic(tmp_path / f"{name}.hdf5", {"demo_0": 3})
     for name in ("train", "pick-val", "a_test_train", "evals"):
@@ -616,7 +604,7 @@ def test_data_that_is_named_as_held_out_and_trained_on_is_told(tmp_path: Path, c
 )  # fmt: skip
 def test_a_place_inside_a_dataset_is_answered_with_the_datasets_folder(
     tmp_path: Path, cli: Cli, inside: str, kind: str
-) -> None:
+):
     root = write(tmp_path, "arm", TABLE)
     if kind == "lerobot":
         root = LeRobotFiles().write(tmp_path / "g1")
@@ -626,7 +614,7 @@ def test_a_place_inside_a_dataset_is_answered_with_the_datasets_folder(
 
 def test_a_path_with_two_dots_is_written_without_them_unless_they_follow_a_link(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     write(tmp_path / "data", "arm", TABLE)
     (tmp_path / "work").mkdir()
     (tmp_path / "deep/er").mkdir(parents=True)

@@ -59,7 +59,7 @@ def written(tmp_path: Path) -> Written:
     )
 
 
-def test_it_tells_splits_features_the_first_episode_and_ranges(written: Written, cli: Cli) -> None:
+def test_it_tells_splits_features_the_first_episode_and_ranges(written: Written, cli: Cli):
     found = cli.json("inspect", written.path)
     assert found["splits"] == {
         "train": {"episodes": 3, "shards": 2}, "val": {"episodes": 1, "shards": 1},
@@ -92,7 +92,7 @@ def test_it_tells_splits_features_the_first_episode_and_ranges(written: Written,
 
 def test_a_folder_of_several_datasets_or_none_is_refused(
     written: Written, tmp_path: Path, cli: Cli
-) -> None:
+):
     write_dataset(tmp_path, [[episode(0, 3)]], name="hand")
     told = cli("inspect", tmp_path, code=2).err
     assert "holds 2 datasets" in told

@@ -57,13 +57,11 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     return seen
 
 
-def test_json_is_the_one_document_on_stdout(asked: dict[str, Any], cli: Cli) -> None:
+def test_json_is_the_one_document_on_stdout(asked: dict[str, Any], cli: Cli):
     assert cli.json("measure", "--spec", "mix.yaml") == FOUND.as_dict()
 
 
-def test_people_get_a_table_and_are_told_when_it_says_little(
-    asked: dict[str, Any], cli: Cli
-) -> None:
+def test_people_get_a_table_and_are_told_when_it_says_little(asked: dict[str, Any], cli: Cli):
     said = cli("measure", "--spec", "mix.yaml", "--batches", "5")
     first = [line.split(maxsplit=1)[0] for line in said.out.splitlines()[:4]]
     assert first == ["Rate", "Memory", "Limit", "Next"]
@@ -76,7 +74,7 @@ def test_people_get_a_table_and_are_told_when_it_says_little(
 
 def test_an_interrupted_measurement_is_shown_and_ends_as_ctrl_c_does(
     asked: dict[str, Any], cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(
         measurement, "measure", lambda *_, **__: dataclasses.replace(FOUND, interrupted=True)
     )
@@ -86,7 +84,7 @@ def test_an_interrupted_measurement_is_shown_and_ends_as_ctrl_c_does(
 
 
 @pytest.mark.parametrize("word", ["decode_threads", "=4", "decode_threads="])
-def test_a_set_without_knob_or_value_is_refused(word: str) -> None:
+def test_a_set_without_knob_or_value_is_refused(word: str):
     with pytest.raises(UsageError, match="--set"):
         parse_settings([word])
     assert main(["measure", "--spec", "mix.yaml", "--set", word]) == 2
@@ -95,7 +93,7 @@ def test_a_set_without_knob_or_value_is_refused(word: str) -> None:
 @pytest.mark.parametrize("run", [lambda words: main(["tune", *words]), tune_main])
 def test_tune_has_the_same_words_and_exit_codes_under_both_names(
     run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     seen: list[offline.TuneOptions] = []
 
     def tune(options: offline.TuneOptions, watcher: Any, **rest: Any) -> None:

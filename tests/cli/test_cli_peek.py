@@ -73,7 +73,7 @@ def sheet(written: list[Written], tmp_path_factory: pytest.TempPathFactory) -> t
 
 def test_a_page_shows_every_dataset_with_its_words_cameras_and_labelled_frames(
     sheet: tuple[str, Any],
-) -> None:
+):
     page, answer = sheet
     assert page.startswith("<!DOCTYPE html>")
     assert set(answer["datasets"]) == {"first_arm", "second_arm"}
@@ -94,7 +94,7 @@ def test_a_page_shows_every_dataset_with_its_words_cameras_and_labelled_frames(
 
 def test_each_column_is_shown_as_stored_behind_each_op_and_as_the_model_gets_it(
     sheet: tuple[str, Any],
-) -> None:
+):
     page, answer = sheet
     arm, gripper = answer["datasets"]["second_arm"]["fields"]["action"]
     assert [stage["after"] for stage in arm["stages"]] == ["stored", "to the model: min_max"]
@@ -112,7 +112,7 @@ def test_each_column_is_shown_as_stored_behind_each_op_and_as_the_model_gets_it(
     assert [one["name"] for one in state] == ["0: state 0", "1: state 1", "2: state 2"]
 
 
-def test_the_steps_that_a_rule_removes_are_shown(sheet: tuple[str, Any]) -> None:
+def test_the_steps_that_a_rule_removes_are_shown(sheet: tuple[str, Any]):
     page, answer = sheet
     found = answer["datasets"]["first_arm"]
     assert [one["removed"] for one in found["episodes"]] == [{"keep.language": [1, 4, 7]}] * 2
@@ -120,7 +120,7 @@ def test_the_steps_that_a_rule_removes_are_shown(sheet: tuple[str, Any]) -> None
     assert answer["datasets"]["second_arm"]["removed"] == {}
 
 
-def test_the_fields_of_each_episode_are_lines_over_its_steps(sheet: tuple[str, Any]) -> None:
+def test_the_fields_of_each_episode_are_lines_over_its_steps(sheet: tuple[str, Any]):
     page, _ = sheet
     assert "<b>" not in re.sub(r"<b>\d+: ", "", page), "texts are escaped"
     assert page.count('<div class="episode"') == 4
@@ -132,7 +132,7 @@ def test_the_fields_of_each_episode_are_lines_over_its_steps(sheet: tuple[str, A
     assert steps in [json.loads(line) for line in lines]
 
 
-def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Written]) -> None:
+def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Written]):
     action = [{"path": "observation/state[1:]", "ops": ["relabel"]}, {"zeros": 1}]
     spec = spec_of(dataset_of(written[0], action=action, steps={"drop_first": 2, "drop_last": 1}))
     fields, _ = look_at(resolve(spec).datasets[0], spec.datasets[0], 1)
@@ -146,7 +146,7 @@ def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Wri
 
 def test_the_first_samples_are_shown_and_the_file_is_checked_before_they_are_read(
     written: list[Written], tmp_path: Path, cli: Cli
-) -> None:
+):
     path = spec_file(tmp_path, spec_of(dataset_of(written[0], language="language_instruction")))
     rest = ["peek", str(path), "--samples", "9", "--ram-floor", "64MiB", "--json"]
     told = cli(*rest, "-o", tmp_path / "missing" / "sheet.html", code=2).err
@@ -155,7 +155,7 @@ def test_the_first_samples_are_shown_and_the_file_is_checked_before_they_are_rea
     assert len(found["language"]) == len(found["frames"]) == 3 < found["samples"]
 
 
-def test_a_gripper_with_values_between_is_told_as_such() -> None:
+def test_a_gripper_with_values_between_is_told_as_such():
     assert not_binary(np.asarray([0, 1, 1], np.float32)) == ""
     assert (
         not_binary(np.asarray([0, 0.5, 1], np.float32))

@@ -29,7 +29,7 @@ def spec(written: Written, tmp_path: Path) -> str:
 @pytest.mark.parametrize("shut", ["dataset", "version", "metadata", "shard"])
 def test_data_that_may_not_be_read_is_named(
     shut: str, command: str, spec: str, written: Written, cli: Cli
-) -> None:
+):
     place = {
         "dataset": written.path.parent,
         "version": written.path,
@@ -50,9 +50,7 @@ def test_data_that_may_not_be_read_is_named(
     assert "Traceback" not in said
 
 
-def test_a_spec_that_may_not_be_read_is_told_as_a_file_that_is_not_there(
-    spec: str, cli: Cli
-) -> None:
+def test_a_spec_that_may_not_be_read_is_told_as_a_file_that_is_not_there(spec: str, cli: Cli):
     Path(spec).chmod(0)
     try:
         with permissions_hold():
@@ -64,7 +62,7 @@ def test_a_spec_that_may_not_be_read_is_told_as_a_file_that_is_not_there(
 
 def test_a_folder_that_may_not_be_read_is_left_out_of_a_proposed_spec_by_name(
     written: Written, cli: Cli
-) -> None:
+):
     root = written.path.parents[1]
     (root / "locked").mkdir(mode=0)
     shut = write_dataset(root, [[episode(0, 3)]], name="shut").path
@@ -88,7 +86,7 @@ def test_an_index_that_cannot_be_kept_is_an_error_of_the_command_that_keeps_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     cli: Cli,
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "cache").mkdir(mode=0o555)
     written.path.chmod(0o555)
@@ -121,7 +119,7 @@ def place_of(way: str, folder: Path) -> Path:
 )
 def test_a_run_goes_without_files_beside_it_whose_place_cannot_be_asked_about(
     way: str, variable: str, spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv(variable, str(place_of(way, tmp_path)))
     with (
         permissions_hold(),
@@ -134,7 +132,7 @@ def test_a_run_goes_without_files_beside_it_whose_place_cannot_be_asked_about(
 @pytest.mark.parametrize("command", [["plan"], ["report"], ["replay"], ["init"], ["inspect"]])
 def test_a_file_that_cannot_be_asked_about_is_named(
     way: str, command: list[str], tmp_path: Path, cli: Cli
-) -> None:
+):
     with permissions_hold():
         said = cli(*command, place_of(way, tmp_path), code=None)
     assert said.code in (2, 4)
@@ -143,7 +141,7 @@ def test_a_file_that_cannot_be_asked_about_is_named(
 
 def test_saved_profiles_that_may_be_listed_and_not_read_are_passed_over(
     spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", str(tmp_path))
     (tmp_path / "profiles").mkdir()
     (tmp_path / "profiles/mine.yaml").touch()
@@ -154,7 +152,7 @@ def test_saved_profiles_that_may_be_listed_and_not_read_are_passed_over(
 
 def test_a_spec_and_metrics_leave_a_pipe_what_it_is(
     spec: str, written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -167,7 +165,7 @@ def test_a_spec_and_metrics_leave_a_pipe_what_it_is(
     os.close(reader)
 
 
-def test_a_reader_of_an_output_file_has_the_old_text_or_the_new(tmp_path: Path) -> None:
+def test_a_reader_of_an_output_file_has_the_old_text_or_the_new(tmp_path: Path):
     place, link = tmp_path / "there", tmp_path / "link"
     place.write_text("old")
     link.symlink_to(place)

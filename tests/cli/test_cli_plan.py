@@ -70,7 +70,7 @@ def planned(mix: Path, cli: Cli) -> dict[str, Any]:
     return plan_json(mix, cli, "queue_samples=24", "knobs.reader=stream")
 
 
-def test_what_rules_leave_out_is_told_rule_by_rule(tmp_path: Path, cli: Cli) -> None:
+def test_what_rules_leave_out_is_told_rule_by_rule(tmp_path: Path, cli: Cli):
     task = {"episode_metadata/task": rlds_files.TEXT}
     names = (b"pour", b"fold", b"pour")
     records = [
@@ -100,7 +100,7 @@ def test_what_rules_leave_out_is_told_rule_by_rule(tmp_path: Path, cli: Cli) -> 
 
 def test_what_steps_take_away_is_told_and_rules_that_leave_nothing_out_are_not(
     tmp_path: Path, cli: Cli
-) -> None:
+):
     rlds_files.write_dataset(tmp_path, [[rlds_files.episode(number, 5) for number in range(3)]])
     path = tmp_path / "mix.yaml"
     path.write_text(
@@ -122,9 +122,7 @@ def test_what_steps_take_away_is_told_and_rules_that_leave_nothing_out_are_not(
     assert last.startswith("Next   lower batch.size, set batch.drop_last: false")
 
 
-def test_the_graph_names_every_stage_with_its_knobs(
-    planned: dict[str, Any], mix: Path, cli: Cli
-) -> None:
+def test_the_graph_names_every_stage_with_its_knobs(planned: dict[str, Any], mix: Path, cli: Cli):
     assert "queue 24 samples" in planned["graph"]["datasets"]["arm"]
     assert "→ decode (" in planned["graph"]["mixture"]
     indexed = plan_json(mix, cli)["graph"]
@@ -132,7 +130,7 @@ def test_the_graph_names_every_stage_with_its_knobs(
     assert "global shuffle" in cli("plan", "-v", mix, "--ram-floor", "64MiB").out
 
 
-def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]) -> None:
+def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]):
     hand = planned["datasets"]["hand"]
     kept = sum(max(0, steps - 4) for steps in FRAMES)
     assert hand["samples"] == kept
@@ -144,7 +142,7 @@ def test_what_gives_no_sample_is_told_with_the_reason(planned: dict[str, Any]) -
 
 def test_a_knob_that_the_host_or_mixture_cannot_give_is_told_as_clamped(
     mix: Path, tmp_path: Path, cli: Cli
-) -> None:
+):
     profile = tmp_path / "wide.yaml"
     profile.write_text(
         "schema_version: 2\nname: wide\nhost: {cpus: 64, memory_bytes: 64GiB}\n"
@@ -166,7 +164,7 @@ def chained_mix(mix: Path) -> Path:
     return mix
 
 
-def test_which_datasets_chain_and_what_they_decode_is_told(mix: Path, cli: Cli) -> None:
+def test_which_datasets_chain_and_what_they_decode_is_told(mix: Path, cli: Cli):
     planned = plan_json(chained_mix(mix), cli)
     arm, hand = planned["datasets"]["arm"], planned["datasets"]["hand"]
     runs = 0 + 4 + 4 + 4  # of two, with offsets 0 and 4, in episodes of 3, 8, 12 and 9 frames
@@ -217,13 +215,8 @@ def with_profile(mix: Path, **knobs: Any) -> str:
     ],
 )
 def test_what_a_profile_says_gives_way_to_the_spec_with_a_note(
-    mix: Path,
-    cli: Cli,
-    line: str,
-    reader: str,
-    instead: str,
-    why: str | None,
-) -> None:
+    mix: Path, cli: Cli, line: str, reader: str, instead: str, why: str | None
+):
     mix.write_text(SPEC + line + "\n")
     words = ["plan", "--spec", str(mix), "--profile", with_profile(mix, reader=reader), "--json"]
     document = json.loads(cli(*words).out)
@@ -235,7 +228,7 @@ def test_what_a_profile_says_gives_way_to_the_spec_with_a_note(
 
 def test_five_answers_have_at_most_fourteen_lines_of_whole_words_at_any_width(
     mix: Path, warm_python: Path
-) -> None:
+):
     mix.write_text(SPEC + "mixing: {chain: true, block_length: 2, locality: {block: 1MiB}}\n")
     words = ["plan", mix.name, "--ram-floor", "64MiB", "--ranks", "4", "--nodes", "2"]
     words += ["--profile", Path(with_profile(mix, cycle_length=8, reader="stream")).name]
@@ -260,7 +253,7 @@ def test_five_answers_have_at_most_fourteen_lines_of_whole_words_at_any_width(
         assert {numbers.sub("0", word) for word in answers.split()} <= whole | {"..."}
 
 
-def test_a_rank_gets_what_its_loader_then_has(tmp_path: Path, cli: Cli) -> None:
+def test_a_rank_gets_what_its_loader_then_has(tmp_path: Path, cli: Cli):
     shards = [[rlds_files.episode(3 * shard + n, 6 + n) for n in range(3)] for shard in range(2)]
     shards.append([rlds_files.episode(6, 9), rlds_files.episode(7, 10)])
     path = write_spec(tmp_path, rlds_files.write_dataset(tmp_path, shards))
@@ -276,7 +269,7 @@ def test_a_rank_gets_what_its_loader_then_has(tmp_path: Path, cli: Cli) -> None:
     assert found["node"]["samples"] == 2 * found["rank"]["samples"]
 
 
-def test_decoding_is_priced_in_processor_seconds_of_several_samples(tmp_path: Path) -> None:
+def test_decoding_is_priced_in_processor_seconds_of_several_samples(tmp_path: Path):
     class Late:
         """A machine whose processors others use: a second passes between two looks."""
 

@@ -21,16 +21,14 @@ def config_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config"
 
 
-def test_list_names_every_shipped_profile_and_marks_the_default(
-    cli: Cli,
-) -> None:
+def test_list_names_every_shipped_profile_and_marks_the_default(cli: Cli):
     out = cli("profile", "list").out
     for name in ("local_dev", "lrz_a100", "mcml_a100", "l40s", "h200"):
         assert name in out
     assert [line.split()[0] for line in out.splitlines() if " yes " in line] == ["local_dev"]
 
 
-def test_check_exits_2_for_a_broken_profile_and_names_the_field(tmp_path: Path, cli: Cli) -> None:
+def test_check_exits_2_for_a_broken_profile_and_names_the_field(tmp_path: Path, cli: Cli):
     bad = tmp_path / "bad.yaml"
     bad.write_text(find_profile("h200").profile.to_yaml().replace("cpus: 16", "cpus: none"))
     found = cli.json("profile", "check", bad, "local_dev", code=2)["profiles"]
@@ -48,19 +46,19 @@ def huge(tmp_path: Path) -> Path:
     return path
 
 
-def test_check_strict_refuses_what_this_host_would_clamp(huge: Path, cli: Cli) -> None:
+def test_check_strict_refuses_what_this_host_would_clamp(huge: Path, cli: Cli):
     cli("profile", "check", huge)
     cli("profile", "check", "--strict", huge, code=2)
 
 
 @pytest.mark.parametrize("command", ["plan", "measure"])
-def test_strict_refuses_before_the_data_is_looked_at(command: str, huge: Path, cli: Cli) -> None:
+def test_strict_refuses_before_the_data_is_looked_at(command: str, huge: Path, cli: Cli):
     words = [command, "--spec", "none.yaml", "--profile", huge]
     assert "decode_threads: 512" in cli(*words, "--strict", code=2).err
     assert "none.yaml" in cli(*words, code=2).err
 
 
-def test_a_saved_profile_is_found_by_name(cli: Cli) -> None:
+def test_a_saved_profile_is_found_by_name(cli: Cli):
     mine = find_profile("h200").profile.model_copy(update={"name": "mine"})
     path = keep_profile(mine, tuned_from=None).path
     assert cli.json("profile", "show", "mine")["origin"] == str(path)
@@ -68,7 +66,7 @@ def test_a_saved_profile_is_found_by_name(cli: Cli) -> None:
 
 def test_a_teammates_profile_is_exported_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     Path("lab.yaml").write_text(cli("profile", "show", "mcml_a100").out)
     assert "no field differs" in cli("profile", "diff", "mcml_a100", "lab.yaml").err
@@ -96,12 +94,8 @@ def test_a_teammates_profile_is_exported_and_compared(
     ids=["infeasible", "source", "bug", "interrupt"],
 )
 def test_every_end_has_its_exit_code(
-    raised: BaseException,
-    code: int,
-    shown: str,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: Cli,
-) -> None:
+    raised: BaseException, code: int, shown: str, monkeypatch: pytest.MonkeyPatch, cli: Cli
+):
     def fail() -> None:
         raise raised
 
@@ -112,18 +106,16 @@ def test_every_end_has_its_exit_code(
 
 
 @pytest.mark.parametrize("kind", ["spec", "profile"])
-def test_schema_prints_a_json_schema(kind: str, cli: Cli) -> None:
+def test_schema_prints_a_json_schema(kind: str, cli: Cli):
     assert "schema_version" in json.loads(cli("--schema", kind).out)["properties"]
 
 
-def test_help_and_version_exit_0(cli: Cli) -> None:
+def test_help_and_version_exit_0(cli: Cli):
     assert "profile" in cli("--help").out
     assert cli("--version").out.startswith("autoloader ")
 
 
-def test_demo_says_where_its_spec_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_demo_says_where_its_spec_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli):
     import autoloader.cli.demo as catalog_demo
 
     seen: dict[str, Any] = {}
@@ -145,7 +137,7 @@ def test_demo_says_where_its_spec_lies(
     assert captured.err == ""  # it took no five seconds
 
 
-def test_python_dash_m_autoloader_is_the_same_command() -> None:
+def test_python_dash_m_autoloader_is_the_same_command():
     done = python("-m", "autoloader", "profile", "show", "nobody", code=2)
     assert done.stdout == ""
     assert "nobody" in done.stderr

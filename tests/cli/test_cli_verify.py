@@ -46,9 +46,7 @@ def verified(mix: Path, cli: Cli, count: int, code: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
-def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
-    reader: str, tmp_path: Path, cli: Cli
-) -> None:
+def test_all_that_a_sample_may_hold_is_equal_in_both_readers(reader: str, tmp_path: Path, cli: Cli):
     codes = {"instruction": numbers(8, dtype="int32")}
     codes["is_there"] = numbers(dtype="bool")
     pictures = {**PLAIN, **codes, "note": TEXT, "episode_metadata/success": numbers(dtype="bool")}
@@ -109,7 +107,7 @@ def test_all_that_a_sample_may_hold_is_equal_in_both_readers(
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_a_sample_that_should_not_be_there_and_one_that_is_missing_are_told(
     reader: str, asked: dict[str, Any], told: set[str], tmp_path: Path
-) -> None:
+):
     written = write_dataset(tmp_path, [[episode(0, 6), episode(1, 5)]])
     plain: dict[str, Any] = {"frame_offsets": [-1], "edges": {"start": "repeat"}}
     given = {**plain, "per_episode": 2} if told == {"t"} else plain
@@ -122,7 +120,7 @@ def test_a_sample_that_should_not_be_there_and_one_that_is_missing_are_told(
     assert {one.split(": ")[1] for one in found.differences} == told
 
 
-def test_weights_of_samples_are_read_again_from_their_files(tmp_path: Path) -> None:
+def test_weights_of_samples_are_read_again_from_their_files(tmp_path: Path):
     def dataset(name: str, path: Path, image: str, **weight: Any) -> dict[str, Any]:
         action = "actions[:2]" if name == "demos" else "action[:2]"
         return {"name": name, "path": str(path), "action": action, "images": {"top": image},
@@ -198,7 +196,7 @@ def standardised(trajectory):
 """
 
 
-def test_transforms_are_applied_by_hand_and_rules_are_looked_at(tmp_path: Path, cli: Cli) -> None:
+def test_transforms_are_applied_by_hand_and_rules_are_looked_at(tmp_path: Path, cli: Cli):
     features = {**PLAIN, "episode_metadata/file_path": TEXT}
     episodes = [
         episode(n, 9 + n, **{"episode_metadata/file_path": [b"/lab/%d" % n]}) for n in range(4)
@@ -232,7 +230,7 @@ def test_transforms_are_applied_by_hand_and_rules_are_looked_at(tmp_path: Path, 
 
 def test_a_step_that_a_rule_leaves_out_and_a_function_that_changed_are_told(
     tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     written = write_dataset(tmp_path, [[episode(0, 8)]])
     (tmp_path / "changing_hook.py").write_text(
         "def twice(episode):\n    return {**episode, 'action': 2 * episode['action']}\n"
@@ -259,9 +257,7 @@ def test_a_step_that_a_rule_leaves_out_and_a_function_that_changed_are_told(
     assert told == {"action", "language", "keep.match.language_instruction"}
 
 
-def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(
-    tmp_path: Path, cli: Cli
-) -> None:
+def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(tmp_path: Path, cli: Cli):
     features = {**PLAIN, "observation/wrist": image(), "observation/pose": numbers(2)}
 
     def records(shift: float) -> list[bytes]:
@@ -306,9 +302,7 @@ def test_values_that_are_not_what_tfds_reads_are_named_and_end_with_4(
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
-def test_steps_and_ops_along_the_episode_are_compared_too(
-    reader: str, tmp_path: Path, cli: Cli
-) -> None:
+def test_steps_and_ops_along_the_episode_are_compared_too(reader: str, tmp_path: Path, cli: Cli):
     features = {**PLAIN, "told": numbers(), "turned": numbers(4), "success": numbers(dtype="bool")}
     records = []
     for number, steps in enumerate((9, 7, 12)):
@@ -350,7 +344,7 @@ def test_steps_and_ops_along_the_episode_are_compared_too(
 
 def test_wide_numbers_lanes_and_what_is_absent_or_not_finite_are_no_differences(
     tmp_path: Path, cli: Cli
-) -> None:
+):
     write_robomimic(tmp_path / "demos/a.hdf5", {"demo_0": 7, "demo_1": 3}, words="fold it")
     write_robomimic(tmp_path / "demos/b.hdf5", {"demo_0": 2})  # says nothing
     with h5py.File(tmp_path / "demos/a.hdf5", "r+") as file:
@@ -364,9 +358,7 @@ def test_wide_numbers_lanes_and_what_is_absent_or_not_finite_are_no_differences(
     assert verified(spec_file(tmp_path, mix), cli, 48)["differences"] == []
 
 
-def test_samples_that_stand_in_for_damaged_ones_are_no_differences(
-    tmp_path: Path, cli: Cli
-) -> None:
+def test_samples_that_stand_in_for_damaged_ones_are_no_differences(tmp_path: Path, cli: Cli):
     path = write_lines(tmp_path / "talk.jsonl", records(tmp_path, [1, 0, 1, 1]))
     grey = np.full(SIZE, 40_000, np.uint16)
     (tmp_path / "p0.png").write_bytes(cv2.imencode(".png", grey)[1].tobytes())

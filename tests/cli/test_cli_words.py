@@ -37,12 +37,12 @@ def planned(cli: Cli, *words: str, code: int = 0) -> Any:
     return cli.json("plan", *words, "--ram-floor", "64MiB", code=code)
 
 
-def test_a_spec_is_the_same_by_its_place_and_by_its_option(mix: str, cli: Cli) -> None:
+def test_a_spec_is_the_same_by_its_place_and_by_its_option(mix: str, cli: Cli):
     found = [planned(cli, *words) for words in ([mix], ["--spec", mix], [f"--spec={mix}"])]
     assert {one["spec"] for one in found} == {mix}
 
 
-def test_set_takes_knobs_and_fields_in_any_number(mix: str, cli: Cli) -> None:
+def test_set_takes_knobs_and_fields_in_any_number(mix: str, cli: Cli):
     words = ["--set", "batch.size=2", "datasets.arm.weight=3", "cameras.primary.size=[4, 6]"]
     found = planned(cli, *words, "ring_slots=7", mix, "--set", "knobs.reader=indexed")
     assert found["batch"]["images/primary"]["shape"][0] == 2
@@ -56,16 +56,14 @@ def test_set_takes_knobs_and_fields_in_any_number(mix: str, cli: Cli) -> None:
     ("word", "told"),
     [("reader=stream", "knobs.reader"), ("sample.cycle_length=2", "knobs.sample.cycle_length")],
 )
-def test_a_setting_that_means_two_things_is_refused(
-    word: str, told: str, mix: str, cli: Cli
-) -> None:
+def test_a_setting_that_means_two_things_is_refused(word: str, told: str, mix: str, cli: Cli):
     error = planned(cli, mix, "--set", word, code=2)["error"]
     assert told in f"{error['what']} {error['remedy']}"
 
 
 def test_a_study_has_the_settings_and_its_measuring_children_get_them(
     mix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     seen: list[offline.TuneOptions] = []
 
     def tune(options: offline.TuneOptions, watcher: Any, **rest: Any) -> None:
@@ -82,9 +80,7 @@ def test_a_study_has_the_settings_and_its_measuring_children_get_them(
     assert command[-6:] == [part for word in words for part in ("--set", word)]
 
 
-def test_every_command_has_an_example_and_a_heading_on_the_first_screen(
-    cli: Cli,
-) -> None:
+def test_every_command_has_an_example_and_a_heading_on_the_first_screen(cli: Cli):
     screen = cli("--help").out
     for heading in ("Look at a mixture", "Data", "Runs", "Tune"):
         assert f" {heading} " in screen
@@ -102,7 +98,7 @@ def test_every_command_has_an_example_and_a_heading_on_the_first_screen(
 
 def test_no_help_is_cut_at_80_columns_or_gives_a_flag_a_type(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("COLUMNS", "80")
     leaves = [[n, i] for n, c in COMMANDS.items() for i in getattr(c, "commands", {})]
     for words in [[], *([name] for name in COMMANDS), *leaves]:
@@ -111,7 +107,7 @@ def test_no_help_is_cut_at_80_columns_or_gives_a_flag_a_type(
         assert not re.search("--verbose.*(N|<)", screen)
 
 
-def test_help_imports_nothing_that_only_the_work_needs() -> None:
+def test_help_imports_nothing_that_only_the_work_needs():
     heavy = ("numpy", "torch", "rich.live", "autoloader.spec.model", "autoloader.loader")
     code = (
         "import sys; from autoloader.cli.app import main\n"
@@ -121,7 +117,7 @@ def test_help_imports_nothing_that_only_the_work_needs() -> None:
     assert python("-c", code, code=None).stderr.strip() == ""
 
 
-def test_a_library_that_logs_by_the_root_has_no_line_written_twice() -> None:
+def test_a_library_that_logs_by_the_root_has_no_line_written_twice():
     code = (
         "import logging; from autoloader.cli.output import log_to_stderr\n"
         "log_to_stderr(1); logging.info('as TFDS does'); logging.getLogger().setLevel('INFO')\n"

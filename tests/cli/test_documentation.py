@@ -24,18 +24,18 @@ def check() -> ModuleType:
     return module
 
 
-def test_every_page_agrees_with_the_code(check: ModuleType) -> None:
+def test_every_page_agrees_with_the_code(check: ModuleType):
     assert check.faults() == []
 
 
-def test_every_command_has_its_section(check: ModuleType) -> None:
+def test_every_command_has_its_section(check: ModuleType):
     page = (ROOT / "docs/reference/cli.md").read_text()
     for name in check.COMMANDS:
         for inner in getattr(check.COMMANDS[name], "commands", {"": None}):
             assert f"<!-- generated: cli {name} {inner}".rstrip() in page
 
 
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+def test_the_site_builds_without_a_warning(tmp_path: Path):
     """Links to pages and to places on them, tables of contents, code of known languages."""
     words = ("-m", "sphinx", "--quiet", "--fail-on-warning", "--builder", "dummy")
     python(*words, ROOT / "docs", tmp_path)
@@ -43,7 +43,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 
 def test_a_page_that_is_wrong_is_told(
     check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         (tmp_path / name).touch()
     (tmp_path / "docs").mkdir()

@@ -132,7 +132,7 @@ def environment(changes: Mapping[str, str | None] | None, tmp_path: Path) -> dic
 
 
 @pytest.mark.parametrize("case", CHOSEN)
-def test_a_command_ends_in_order_wherever_it_runs(spec: Path, tmp_path: Path, case: str) -> None:
+def test_a_command_ends_in_order_wherever_it_runs(spec: Path, tmp_path: Path, case: str):
     command = [sys.executable, "-m", "autoloader", "plan", "--spec", str(spec), "--json"]
     before = CASES[case].get("before", ":")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

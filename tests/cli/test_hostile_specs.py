@@ -170,14 +170,12 @@ def ends_in_order(words: list[str], capfd: pytest.CaptureFixture[str]) -> dict[s
     return document
 
 
-def test_the_spec_that_is_mutated_is_a_good_one(ends: Callable[[str], dict[str, Any]]) -> None:
+def test_the_spec_that_is_mutated_is_a_good_one(ends: Callable[[str], dict[str, Any]]):
     assert set(ends(BASE)["datasets"]) == {"arm", "hand"}
 
 
 @pytest.mark.parametrize("number", range(COUNT))
-def test_a_mutated_spec_is_planned_or_refused(
-    ends: Callable[[str], dict[str, Any]], number: int
-) -> None:
+def test_a_mutated_spec_is_planned_or_refused(ends: Callable[[str], dict[str, Any]], number: int):
     draw = random.Random(f"{SEED} {number}")
     if draw.random() < 0.3:
         ends(garbled(draw, BASE))
@@ -239,12 +237,12 @@ NAMED = {
 @pytest.mark.parametrize("case", NAMED)
 def test_a_spec_that_once_broke_it_is_refused_by_name(
     ends: Callable[[bytes | str], dict[str, Any]], case: str
-) -> None:
+):
     text, told = NAMED[case]
     assert told in ends(text)["error"]["what"]
 
 
-def test_a_pattern_takes_the_time_of_its_text_and_no_more() -> None:
+def test_a_pattern_takes_the_time_of_its_text_and_no_more():
     assert not matcher("(a+)+$")("a" * 100_000 + "b")
     assert matcher("(a|a)*b")("a" * 100_000 + "b")
 
@@ -260,7 +258,7 @@ def test_a_pattern_takes_the_time_of_its_text_and_no_more() -> None:
 )
 def test_what_is_no_file_is_refused_and_not_waited_for(
     folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], kind: str, told: str
-) -> None:
+):
     place = tmp_path / "mix.yaml"
     if kind == "pipe":
         os.mkfifo(place)

@@ -149,7 +149,7 @@ def path_of_init(cli: Cli, *words: str) -> tuple[str, str]:
 @pytest.mark.parametrize("cache", ["hf/hub", "hf/lerobot/hub"])
 def test_a_copy_in_a_cache_is_taken_in_the_revision_that_is_asked_for(
     cache: str, hub: Hub, tmp_path: Path, cli: Cli
-) -> None:
+):
     found = snapshot(tmp_path / cache, SHA, OLD, refs={"main": SHA, "v2.1": OLD})
     for text, commit in (
         ("lab/arm", SHA), ("lab/arm@main", SHA), ("lab/arm@v2.1", OLD), (f"lab/arm@{OLD}", OLD),
@@ -164,16 +164,14 @@ def test_a_copy_in_a_cache_is_taken_in_the_revision_that_is_asked_for(
 
 def test_a_copy_of_lerobots_own_is_taken(
     hub: Hub, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     root = FILES.write(tmp_path / "robots/lab/arm")
     monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "robots"))
     assert path_of_init(cli, "lab/arm")[0] == str(root)
     assert hub.asked == []
 
 
-def test_a_folder_of_that_name_wins_and_this_is_said_once(
-    hub: Hub, tmp_path: Path, cli: Cli
-) -> None:
+def test_a_folder_of_that_name_wins_and_this_is_said_once(hub: Hub, tmp_path: Path, cli: Cli):
     snapshot(tmp_path / "hf/hub", SHA, refs={"main": SHA})
     root = FILES.write(tmp_path / "lab/arm")
     path, notes = path_of_init(cli, "lab/arm")
@@ -186,7 +184,7 @@ def test_a_folder_of_that_name_wins_and_this_is_said_once(
 
 def test_a_folder_is_read_without_a_word_where_no_copy_has_its_name(
     hub: Hub, tmp_path: Path, cli: Cli
-) -> None:
+):
     root = FILES.write(tmp_path / "data/arm")
     path, notes = path_of_init(cli, "data/arm")
     assert path == str(root)
@@ -196,7 +194,7 @@ def test_a_folder_is_read_without_a_word_where_no_copy_has_its_name(
 
 def test_a_lerobot_dataset_is_fetched_once_and_a_copy_without_its_data_is_completed(
     hub: Hub, tmp_path: Path, cli: Cli
-) -> None:
+):
     FILES.write(hub.folder / "lab/arm")
     (hub.folder / "lab/arm/weights.bin").write_bytes(b"not of the dataset")
     shutil.copytree(hub.folder / "lab/arm/meta", tmp_path / "hf/lerobot/lab/arm/meta")
@@ -221,7 +219,7 @@ class Takes(DatasetFormat):
 
 def test_a_format_says_which_folders_are_fetched_with_its_marker(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     for name in ("takes.json", "clips/one.mp4", "notes.txt"):
         file = hub.folder / "lab/takes" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -234,7 +232,7 @@ def test_a_format_says_which_folders_are_fetched_with_its_marker(
 
 def test_a_loader_of_an_id_or_a_folder_has_the_spec_that_init_writes(
     hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     found = snapshot(tmp_path / "hf/hub", SHA, refs={"main": SHA})
     assert main(["init", "lab/arm", "-o", "mix.yaml"]) == 0
     written = PipelineSpec.from_yaml("mix.yaml")
@@ -247,9 +245,7 @@ def test_a_loader_of_an_id_or_a_folder_has_the_spec_that_init_writes(
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"there is no {REAL}")
-def test_a_real_dataset_trains_by_its_id(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_real_dataset_trains_by_its_id(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     root = tmp_path / "lerobot/unitree/g1"
     shutil.copytree(REAL / "meta", root / "meta")
     for name in ("data", "videos"):
@@ -267,7 +263,7 @@ def test_a_real_dataset_trains_by_its_id(
     assert hub.asked == []
 
 
-def test_another_dataset_is_read_at_its_address_in_the_revision_of_now(hub: Hub) -> None:
+def test_another_dataset_is_read_at_its_address_in_the_revision_of_now(hub: Hub):
     rlds_files.write_dataset(
         hub.folder / "lab", [[rlds_files.episode(0, 6), rlds_files.episode(1, 5)]]
     )
@@ -288,13 +284,8 @@ def test_another_dataset_is_read_at_its_address_in_the_revision_of_now(hub: Hub)
     ],
 )
 def test_what_the_hub_does_not_give_is_told_in_the_first_line_after_one_request(
-    status: int | None,
-    name: str,
-    why: str,
-    hub: Hub,
-    cli: Cli,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    status: int | None, name: str, why: str, hub: Hub, cli: Cli, monkeypatch: pytest.MonkeyPatch
+):
     FILES.write(hub.folder / "lab/arm")
     hub.status = status or 0
     if status is None:
@@ -309,7 +300,7 @@ def test_what_the_hub_does_not_give_is_told_in_the_first_line_after_one_request(
 
 def test_offline_by_request_the_hub_is_not_asked(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     part = FILES.write(tmp_path / "hf/lerobot/lab/arm")
     shutil.rmtree(part / "videos")
@@ -322,7 +313,7 @@ def test_offline_by_request_the_hub_is_not_asked(
 
 def test_a_dataset_that_does_not_fit_on_the_disk_is_not_fetched(
     hub: Hub, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     FILES.write(hub.folder / "lab/arm")
     monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "900TB")
     assert " must be fetched, and " in cli("init", "lab/arm", code=4).err
@@ -331,7 +322,7 @@ def test_a_dataset_that_does_not_fit_on_the_disk_is_not_fetched(
 
 def test_buckets_and_lance_tables_are_refused_by_name_with_how_to_convert(
     hub: Hub, tmp_path: Path, cli: Cli
-) -> None:
+):
     told = cli("init", "hf://buckets/lab/arm", code=2).err
     assert "hf buckets sync hf://buckets/lab/arm FOLDER" in told
     bucket = {"name": "arm", "path": "hf://buckets/lab/arm", "images": {"top": "top"}}

@@ -64,7 +64,7 @@ def ran_in(folder: Path, *words: str) -> tuple[int, Any, str]:
     return done.returncode, json.loads(done.stdout or "null"), done.stderr
 
 
-def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign: Path) -> None:
+def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign: Path):
     code, found, said = ran_in(
         foreign, "measure", "--spec", "mix.yaml", "--batches", "1", "--warmup", "0",
         "--ram-floor", "64MiB",
@@ -77,7 +77,7 @@ def test_of_a_spec_without_a_transform_nothing_that_lies_beside_it_runs(foreign:
 @pytest.mark.parametrize("verb", TAKES_A_SPEC)
 def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(
     verb: str, foreign: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.syspath_prepend(str(with_transform(foreign)))
     found = cli.json(verb, "--spec", foreign / "mix.yaml", "--no-transforms", code=2)
     assert found["error"]["kind"] == "SpecError"
@@ -86,7 +86,7 @@ def test_no_transforms_refuses_a_spec_with_one_and_runs_nothing(
     assert not (foreign / "hook/ran").exists()
 
 
-def test_tensorflow_io_is_taken_from_installed_packages_only(foreign: Path) -> None:
+def test_tensorflow_io_is_taken_from_installed_packages_only(foreign: Path):
     for name in ("pandas", "h5py", "jax"):  # TensorFlow looks for these by itself
         (foreign / f"{name}.py").unlink()
     (foreign / "ask.py").write_text(

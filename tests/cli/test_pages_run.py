@@ -26,18 +26,18 @@ def furnished(one_child: None) -> Iterator[Path]:
         "docs/reference/recipes.md",
     ],
 )
-def test_a_page_runs(page: str) -> None:
+def test_a_page_runs(page: str):
     assert list(run_blocks.faults(ROOT / page)) == []
 
 
-def test_every_block_is_run_or_says_what_it_needs() -> None:
+def test_every_block_is_run_or_says_what_it_needs():
     every = {page: run_blocks.blocks(page.read_text()) for page in run_blocks.pages()}
     assert sum(map(len, every.values())) > 20
     given = {*run_blocks.GIVEN, *run_blocks.THEN}
     assert given <= {page.relative_to(ROOT).as_posix() for page in every}
 
 
-def test_a_block_that_fails_is_told_with_its_line() -> None:
+def test_a_block_that_fails_is_told_with_its_line():
     text = "# Page\n\n```python\nframes = 1\n```\nand\n\n```python\nx = 2\nframes.shape\n```\n"
     (told,) = run_blocks.faults(ROOT / "docs/howto/page.md", text)
     assert told == "docs/howto/page.md:10: AttributeError: 'int' object has no attribute 'shape'"
@@ -51,12 +51,12 @@ def test_a_block_that_fails_is_told_with_its_line() -> None:
         ("<!-- needs: good luck -->\n", "needs 'good luck': no importable name"),
     ],
 )
-def test_a_mark_that_says_nothing_is_told(needs: str, told: str) -> None:
+def test_a_mark_that_says_nothing_is_told(needs: str, told: str):
     (fault,) = run_blocks.faults(ROOT / "docs/howto/page.md", f"{needs}```python\npass\n```\n")
     assert told in fault
 
 
-def test_what_is_not_here_is_left_out_and_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_here_is_left_out_and_said(capsys: pytest.CaptureFixture[str]):
     text = "<!-- needs: no_such_package -->\n```python\nraise SystemExit\n```\n"
     assert list(run_blocks.faults(ROOT / "docs/howto/page.md", text)) == []
     assert "not run, it needs no_such_package" in capsys.readouterr().err

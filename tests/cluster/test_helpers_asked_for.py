@@ -37,16 +37,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
-def test_without_ray_one_error_names_the_extra(
-    plan: LoaderPlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ray_one_error_names_the_extra(plan: LoaderPlan, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"autoloader-rlds\[ray\]") as caught:
         with_helpers(plan, "ray")
     assert "needs ray" in str(caught.value)
 
 
-def test_the_stream_reader_is_refused_by_name(plan: LoaderPlan) -> None:
+def test_the_stream_reader_is_refused_by_name(plan: LoaderPlan):
     streamed = replace(
         plan, knobs=Knobs.build({"reader": "stream"}, base=plan.knobs), reader_reason="as set"
     )
@@ -55,14 +53,14 @@ def test_the_stream_reader_is_refused_by_name(plan: LoaderPlan) -> None:
 
 
 @pytest.mark.parametrize("address", ["local", "ray://10.0.0.1:10001"])
-def test_no_cluster_is_started_and_no_ray_client_used(plan: LoaderPlan, address: str) -> None:
+def test_no_cluster_is_started_and_no_ray_client_used(plan: LoaderPlan, address: str):
     with pytest.raises(UsageError, match="is not the address of a Ray head"):
         with_helpers(plan, f"ray@{address}")
 
 
 def test_the_cluster_is_the_given_one_else_the_trainers_else_the_environments(
     plan: LoaderPlan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     with pytest.raises(UsageError, match="RAY_ADDRESS is not set"):
         with_helpers(plan, "ray")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.3:6379")
@@ -77,15 +75,13 @@ def test_the_cluster_is_the_given_one_else_the_trainers_else_the_environments(
     assert with_helpers(plan, "ray").helpers == "10.0.0.3:6379"
 
 
-def test_a_loader_says_what_is_wrong_before_anything_starts(spec: PipelineSpec) -> None:
+def test_a_loader_says_what_is_wrong_before_anything_starts(spec: PipelineSpec):
     wrong: Any = 3
     with pytest.raises(UsageError, match="helpers=3"):
         AutoLoader(spec, helpers=wrong)
 
 
-def test_a_shard_that_differs_is_named_and_a_copy_is_as_good(
-    plan: LoaderPlan, tmp_path: Path
-) -> None:
+def test_a_shard_that_differs_is_named_and_a_copy_is_as_good(plan: LoaderPlan, tmp_path: Path):
     dataset = plan.mixture.datasets[0]
     (index,) = open_indexes([dataset])
     copies = []
@@ -106,7 +102,7 @@ def test_a_shard_that_differs_is_named_and_a_copy_is_as_good(
     assert changed.digest() != index.digest()
 
 
-def test_where_nodes_declare_the_resource_they_alone_help_and_with_no_more_than_that() -> None:
+def test_where_nodes_declare_the_resource_they_alone_help_and_with_no_more_than_that():
     def node(name: str, *, alive: bool = True, **resources: float) -> dict[str, Any]:
         return {
             "NodeID": name,
@@ -128,7 +124,7 @@ def test_where_nodes_declare_the_resource_they_alone_help_and_with_no_more_than_
 
 def test_a_driver_that_is_gone_before_it_was_told_what_is_read_is_started_again(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     drivers: list[socket.socket] = []
 
     def spawn(self: Helpers, *_: object) -> Wire:

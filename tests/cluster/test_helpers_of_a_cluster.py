@@ -81,7 +81,7 @@ def other_numpy(place: Path) -> Path:
 
 def test_batches_are_the_same_while_a_stranger_is_refused_and_helpers_and_the_head_die(
     spec: PipelineSpec, cluster: RayCluster, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
+):
     caplog.set_level(logging.WARNING, "autoloader")
     cluster.tell(f"add {other_numpy(tmp_path)}")
     refused = f"is let go: its data or packages differ: numpy: {np.__version__} here, 0.0.1 there"

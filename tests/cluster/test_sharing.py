@@ -223,7 +223,7 @@ def _played(
 @pytest.mark.parametrize("seed", range(2))
 def test_order_and_content_stay_whatever_helpers_do(
     planned: tuple[AutoLoader, list[np.ndarray]], seed: int
-) -> None:
+):
     loader, expected = planned
     found: list[Any] = []
     got = list(_played(loader, random.Random(seed), len(expected), found))
@@ -239,7 +239,7 @@ def test_order_and_content_stay_whatever_helpers_do(
 
 def test_a_difference_names_the_array_the_row_and_the_dataset(
     planned: tuple[AutoLoader, list[np.ndarray]],
-) -> None:
+):
     layout, names = planned[0].plan.mixture.layout, planned[0].dataset_names
     ours, theirs = (np.zeros(layout.slot_bytes, np.uint8) for _ in range(2))
     batch = BatchMessage(0, layout.batch_size, 0)
@@ -301,7 +301,7 @@ class RayHere:
 
 def test_a_helper_whose_first_batch_differs_is_let_go_for_good_and_the_batch_is_not_used(
     planned: tuple[AutoLoader, list[np.ndarray]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     mixture, order = planned[0].plan.mixture, asdict(planned[0].plan.order)
     monkeypatch.setattr("autoloader.integrations.ray.ray_client.join", lambda _: RayHere())
     identity = identity_of(mixture, order, open_indexes(mixture.datasets))
@@ -329,7 +329,7 @@ def test_a_helper_whose_first_batch_differs_is_let_go_for_good_and_the_batch_is_
 
 def test_a_late_batch_is_given_up_once_its_slot_waits_for_it_and_is_written_nowhere(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     wire = Mock()
     driver = Driver(wire, -1)
     now_s = 100.0

@@ -15,7 +15,7 @@ def small_spec(small_mix: Path) -> PipelineSpec:
     return PipelineSpec.from_yaml(small_mix)
 
 
-def test_each_says_state_and_rate_first_in_at_most_twelve_lines(small_spec: PipelineSpec) -> None:
+def test_each_says_state_and_rate_first_in_at_most_twelve_lines(small_spec: PipelineSpec):
     options = {"ram_floor": "64MiB", "isolation": "thread", "output": "numpy"}
     with AutoLoader(small_spec, batch_size=4, **options) as loader:
         assert repr(loader).startswith("AutoLoader: running, batch 0, ")
@@ -31,7 +31,7 @@ def test_each_says_state_and_rate_first_in_at_most_twelve_lines(small_spec: Pipe
     assert repr(loader).startswith("AutoLoader: closed, batch 1, ")
 
 
-def test_a_data_module_says_what_its_training_loader_does(small_spec: PipelineSpec) -> None:
+def test_a_data_module_says_what_its_training_loader_does(small_spec: PipelineSpec):
     from autoloader.lightning import AutoLoaderDataModule
 
     options = {"ram_floor": "64MiB", "isolation": "thread"}
@@ -45,7 +45,7 @@ def test_a_data_module_says_what_its_training_loader_does(small_spec: PipelineSp
         module.teardown("fit")
 
 
-def test_a_spec_as_yaml_is_the_same_spec(small_mix: Path) -> None:
+def test_a_spec_as_yaml_is_the_same_spec(small_mix: Path):
     plain = PipelineSpec.from_yaml(small_mix).model_dump(mode="json")
     first, second = plain["datasets"][:2]
     first |= {"weight": 2.5, "sample": {"action_horizon": 3}, "keep": {"language": "anywhere"}}

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 FRAMEWORKS = ("tensorflow", "tensorflow_datasets", "torch", "lightning", "optuna", "jax")
 
 
-def test_the_front_door_has_these_names_and_no_others() -> None:
+def test_the_front_door_has_these_names_and_no_others():
     errors_of_users = [
         "AutoloaderError", "BudgetInfeasibleError", "KnobError", "MissingExtraError",
         "PipelineError", "ProfileError", "SourceError", "SpecError", "UnsupportedError",
@@ -41,11 +41,11 @@ def test_the_front_door_has_these_names_and_no_others() -> None:
         _ = autoloader.Autoloader
 
 
-def test_every_error_is_at_the_front_door() -> None:
+def test_every_error_is_at_the_front_door():
     assert {kind.__name__ for kind in every_error()} <= set(autoloader.__all__)
 
 
-def test_a_loader_has_these_public_names_and_no_others() -> None:
+def test_a_loader_has_these_public_names_and_no_others():
     assert {name for name in dir(autoloader.AutoLoader) if not name.startswith("_")} == {
         "as_torch_dataloader", "awaited", "batches", "close", "dataset_names", "knobs",
         "load_state_dict", "locate", "metrics", "normalization", "park", "prepare", "quarantined",
@@ -54,7 +54,7 @@ def test_a_loader_has_these_public_names_and_no_others() -> None:
     }  # fmt: skip
 
 
-def test_the_arguments_of_the_front_door_are_the_designs() -> None:
+def test_the_arguments_of_the_front_door_are_the_designs():
     found = dict(inspect.signature(autoloader.AutoLoader).parameters)
     assert found.pop("unknown").annotation == "NoReturn", "anything else is refused in our words"
     assert list(found) == [
@@ -95,7 +95,7 @@ PLAIN_MODULES = (
 )  # fmt: skip
 
 
-def test_importing_brings_no_framework() -> None:
+def test_importing_brings_no_framework():
     """Of all in one process: what any of them brought would be there."""
     code = (
         f"import json, sys; import {', '.join(PLAIN_MODULES)}\n"
@@ -140,7 +140,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return {start: set(names) for start, names in found.items()}
 
 
-def test_help_imports_no_more_than_the_command_line(imported: dict[str, set[str]]) -> None:
+def test_help_imports_no_more_than_the_command_line(imported: dict[str, set[str]]):
     own = {name for name in imported["help"] if name.startswith("autoloader.")}
     assert {"typer", "rich"} <= imported["help"]
     assert not {"numpy", "pydantic", "cv2", "psutil", "ruamel.yaml"} & imported["help"]
@@ -149,16 +149,14 @@ def test_help_imports_no_more_than_the_command_line(imported: dict[str, set[str]
     assert below <= {"errors", "host", "host.extras", "host.units"}
 
 
-def test_the_front_door_imports_nothing_that_only_the_child_runs(
-    imported: dict[str, set[str]],
-) -> None:
+def test_the_front_door_imports_nothing_that_only_the_child_runs(imported: dict[str, set[str]]):
     assert "autoloader.loader" in imported["import"]
     for module in ("cv2", "simplejpeg", "autoloader.controller.policy", "autoloader.decode.jobs",
                    "autoloader.process.control"):  # fmt: skip
         assert module not in imported["import"], module
 
 
-def test_a_plan_is_made_without_a_framework(imported: dict[str, set[str]]) -> None:
+def test_a_plan_is_made_without_a_framework(imported: dict[str, set[str]]):
     assert "autoloader.process.planning" in imported["plan"]
     assert not {*FRAMEWORKS, "sqlalchemy", "matplotlib"} & imported["plan"]
 
@@ -172,7 +170,7 @@ def every_error() -> list[type[AutoloaderError]]:
     return found
 
 
-def test_every_error_needs_a_remedy_and_shows_it() -> None:
+def test_every_error_needs_a_remedy_and_shows_it():
     classes = every_error()
     assert len(classes) >= 10
     for kind in classes:
@@ -186,7 +184,7 @@ def test_every_error_needs_a_remedy_and_shows_it() -> None:
             kind("it broke", remedy="")
 
 
-def test_every_error_has_one_of_the_documented_exit_codes() -> None:
+def test_every_error_has_one_of_the_documented_exit_codes():
     codes = {kind.__name__: kind.exit_code for kind in every_error()}
     assert set(codes.values()) == {2, 3, 4, 70}
     for name in (
@@ -198,7 +196,7 @@ def test_every_error_has_one_of_the_documented_exit_codes() -> None:
     assert (codes["PipelineError"], codes["WorkerError"]) == (70, 70)
 
 
-def test_every_public_error_is_in_the_tree_of_the_errors_module() -> None:
+def test_every_public_error_is_in_the_tree_of_the_errors_module():
     names = {kind.__name__ for kind in every_error()}
     for name in names:
         assert name in (errors.__doc__ or "")
@@ -216,7 +214,7 @@ def test_every_public_error_is_in_the_tree_of_the_errors_module() -> None:
 )  # fmt: skip
 def test_a_wrong_word_is_answered_with_the_nearest_or_all_known(
     word: str, known: list[str], answer: str
-) -> None:
+):
     assert nearest(word, known) == answer
 
 
@@ -230,7 +228,7 @@ def parsed_modules() -> list[tuple[Path, ast.Module]]:
     ]
 
 
-def test_every_module_says_what_it_is_for_and_what_is_not_here() -> None:
+def test_every_module_says_what_it_is_for_and_what_is_not_here():
     without = []
     for path, module in parsed_modules():
         said = ast.get_docstring(module) or ""
@@ -242,7 +240,7 @@ def test_every_module_says_what_it_is_for_and_what_is_not_here() -> None:
     assert without == []
 
 
-def test_whoever_catches_everything_says_why() -> None:
+def test_whoever_catches_everything_says_why():
     found = []
     for path in sorted(
         p for top in ("autoloader", "training", "bench") for p in (ROOT / top).rglob("*.py")

@@ -32,7 +32,7 @@ _ACTS = st.lists(
 @given(st.lists(st.integers(0, 4 * GIB), min_size=1, max_size=4), st.integers(0, 32 * GIB), _ACTS)
 def test_what_is_promised_and_what_may_still_be_taken_never_exceed_what_is_above_every_floor(
     floors: list[int], headroom: int, acts: list[tuple[str, int, Any]]
-) -> None:
+):
     clock = ManualClock()
     budget = SharedBudget(clock)
     shares = [budget.enter(floor) for floor in floors]
@@ -59,7 +59,7 @@ def test_what_is_promised_and_what_may_still_be_taken_never_exceed_what_is_above
         assert all(not room for one, room in zip(shares, rooms, strict=True) if not one.in_use)
 
 
-def test_unknown_headroom_has_no_room_but_for_nothing() -> None:
+def test_unknown_headroom_has_no_room_but_for_nothing():
     budget = SharedBudget(ManualClock())
     share = budget.enter(0)
     assert budget.room_bytes(share, None, 0) == 0
@@ -82,7 +82,7 @@ def opening(budget: SharedBudget, headroom: FakeHeadroom, *, moves: bool = True)
     return admit_opening(budget, headroom, LARGE, HELD, price, moves=moves)
 
 
-def test_without_a_controller_knobs_stay_and_count_all_the_same() -> None:
+def test_without_a_controller_knobs_stay_and_count_all_the_same():
     budget = SharedBudget(ManualClock())
     headroom = FakeHeadroom(FLOOR + MARGIN + price(LARGE))
     assert opening(budget, headroom, moves=False).knobs == LARGE

@@ -55,7 +55,7 @@ def take(stream: Iterator[Any], count: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_below_the_floor_the_loader_is_at_minimum_at_once_and_batches_still_come(
     written: Written, headroom: FakeHeadroom, reader: str
-) -> None:
+):
     with load(written, reader=reader) as calm:
         # Queues of the stream reader may be filled in another order between shards, not here:
         # one dataset, one shard at a time.
@@ -87,7 +87,7 @@ def test_below_the_floor_the_loader_is_at_minimum_at_once_and_batches_still_come
 
 def test_within_the_margin_nothing_is_read_but_for_the_consumers_next_batches(
     written: Written, headroom: FakeHeadroom
-) -> None:
+):
     with load(written) as loader:
         stream, loop = iter(loader), loop_of(loader)
         take(stream, 2)
@@ -108,7 +108,7 @@ def test_within_the_margin_nothing_is_read_but_for_the_consumers_next_batches(
 
 def test_a_parked_pipeline_is_looked_at_every_second_time_and_at_once_when_it_is_back(
     written: Written, headroom: FakeHeadroom
-) -> None:
+):
     with load(written) as loader:
         controlled = controlled_of(loader)
         take(iter(loader), 1)
@@ -126,7 +126,7 @@ def test_a_parked_pipeline_is_looked_at_every_second_time_and_at_once_when_it_is
 
 def test_a_look_makes_the_statistics_of_a_dataset_once_and_reads_the_processors_every_second_time(
     written: Written, headroom: FakeHeadroom
-) -> None:
+):
     made: list[str] = []
 
     def count(frame: FrameType, event: str, _: object) -> None:
@@ -153,7 +153,7 @@ def test_a_look_makes_the_statistics_of_a_dataset_once_and_reads_the_processors_
 
 def test_a_persons_retune_stands_and_the_policy_goes_on_from_it(
     written: Written, headroom: FakeHeadroom
-) -> None:
+):
     with load(written) as loader:
         loader.retune(ring_slots=5)
         assert loader.knobs.ring_slots == 5
@@ -165,7 +165,7 @@ def test_a_persons_retune_stands_and_the_policy_goes_on_from_it(
 @pytest.mark.parametrize("error", [PipelineError("gone", remedy="mount /proc"), KeyError("Mem")])
 def test_a_fault_of_headroom_or_policy_leaves_things_as_they_are(
     written: Written, headroom: FakeHeadroom, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+):
     def broken() -> Any:
         raise error
 
@@ -183,7 +183,7 @@ def test_a_fault_of_headroom_or_policy_leaves_things_as_they_are(
 
 def test_no_batch_waits_for_a_policy_or_a_probe_that_hangs(
     written: Written, headroom: FakeHeadroom, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     released = threading.Event()
     hanging = {"policy": threading.Event(), "headroom": threading.Event()}
 
@@ -213,7 +213,7 @@ def test_no_batch_waits_for_a_policy_or_a_probe_that_hangs(
         monkeypatch.undo()
 
 
-def test_without_a_controller_nothing_governs(written: Written, headroom: FakeHeadroom) -> None:
+def test_without_a_controller_nothing_governs(written: Written, headroom: FakeHeadroom):
     with load(written, controller=False) as loader:
         loop_of(loader).react_once()
         assert loader.statistics().state is None
@@ -221,14 +221,14 @@ def test_without_a_controller_nothing_governs(written: Written, headroom: FakeHe
         assert loop_of(loader)._governed == ()
 
 
-def test_promised_orders_reach_the_limits(written: Written, headroom: FakeHeadroom) -> None:
+def test_promised_orders_reach_the_limits(written: Written, headroom: FakeHeadroom):
     with load(written, reproducible=True) as loader:
         assert controlled_of(loader)._limits.order_fixed
 
 
 def test_the_child_is_governed_tells_its_state_and_its_log_replays(
     written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     log = tmp_path / "run" / "decisions.jsonl"
     monkeypatch.setenv(DECISIONS_VARIABLE, str(log))
     with load(written, isolation="process", ram_floor="64MiB") as loader:
@@ -252,7 +252,7 @@ def test_the_child_is_governed_tells_its_state_and_its_log_replays(
 
 def test_a_child_far_above_its_minimum_is_restarted_small_once(
     written: Written, headroom: FakeHeadroom
-) -> None:
+):
     with load(written) as loader:
         controlled = controlled_of(loader)
         take(iter(loader), 2)
@@ -269,7 +269,7 @@ def test_a_child_far_above_its_minimum_is_restarted_small_once(
 
 def test_loaders_of_a_process_share_what_is_above_the_floor(
     written: Written, headroom: FakeHeadroom
-) -> None:
+):
     left = headroom.headroom_bytes - FLOOR - 256 * MIB
     with load(written) as one, load(written) as two:
         first, second = controlled_of(one), controlled_of(two)
@@ -284,7 +284,7 @@ def test_loaders_of_a_process_share_what_is_above_the_floor(
         assert rooms[0] < (controlled_of(alone).observe(0.0, 0).room_bytes or 0)
 
 
-def test_a_batch_that_is_asked_for_ends_a_stop(written: Written, headroom: FakeHeadroom) -> None:
+def test_a_batch_that_is_asked_for_ends_a_stop(written: Written, headroom: FakeHeadroom):
     with load(written) as loader:
         batches = iter(loader)
         take(batches, 1)
@@ -292,7 +292,7 @@ def test_a_batch_that_is_asked_for_ends_a_stop(written: Written, headroom: FakeH
         take(batches, 3 * loader.knobs.ring_slots)
 
 
-def test_a_loader_could_give_what_training_took(written: Written, headroom: FakeHeadroom) -> None:
+def test_a_loader_could_give_what_training_took(written: Written, headroom: FakeHeadroom):
     with load(written) as loader:
         controlled = controlled_of(loader)
         seen = controlled.observe(0.0, 0)
@@ -311,7 +311,7 @@ def test_a_loader_could_give_what_training_took(written: Written, headroom: Fake
 
 def test_a_growth_is_refused_where_the_room_has_gone_before_it_is_applied(
     written: Written, headroom: FakeHeadroom
-) -> None:
+):
     with load(written) as loader:
         controlled, before = controlled_of(loader), loader.knobs
         seen = controlled.observe(0.0, 0)

@@ -28,7 +28,7 @@ def log_of(path: Path, name: str, reader: str, seconds: float = 130.0) -> int:
     return len(trace.decisions)
 
 
-def test_the_command_says_whether_and_where_answers_differ(tmp_path: Path, cli: Cli) -> None:
+def test_the_command_says_whether_and_where_answers_differ(tmp_path: Path, cli: Cli):
     path = tmp_path / "log"
     log = DecisionLog(path)
     log.start(limits())
@@ -52,7 +52,7 @@ def test_the_command_says_whether_and_where_answers_differ(tmp_path: Path, cli: 
         ('{"kind": "decision"}\n', "line 1"),
     ],
 )
-def test_a_log_that_is_none_is_refused_with_its_line(text: str, says: str, tmp_path: Path) -> None:
+def test_a_log_that_is_none_is_refused_with_its_line(text: str, says: str, tmp_path: Path):
     path = tmp_path / "log"
     path.write_text(text)
     with path.open() as lines, pytest.raises(UsageError, match=says):
@@ -63,7 +63,7 @@ def test_a_log_that_is_none_is_refused_with_its_line(text: str, says: str, tmp_p
 
 def test_a_line_that_a_killed_writer_cut_off_is_left_out_and_the_next_one_begins_anew(
     tmp_path: Path,
-) -> None:
+):
     path = tmp_path / "log"
     log_of(path, "steady", "indexed", 10.0)
     whole = path.read_text()
@@ -75,7 +75,7 @@ def test_a_line_that_a_killed_writer_cut_off_is_left_out_and_the_next_one_begins
     assert found.differences == ()
 
 
-def test_a_directory_has_a_file_for_each_run_and_a_file_is_that_file(tmp_path: Path) -> None:
+def test_a_directory_has_a_file_for_each_run_and_a_file_is_that_file(tmp_path: Path):
     assert log_path(str(tmp_path), "own.jsonl") == str(tmp_path / "own.jsonl")
     assert log_path(f"{tmp_path}/new/", "own.jsonl") == str(tmp_path / "new" / "own.jsonl")
     assert log_path(str(tmp_path / "mine.jsonl"), "own.jsonl") == str(tmp_path / "mine.jsonl")
@@ -84,7 +84,7 @@ def test_a_directory_has_a_file_for_each_run_and_a_file_is_that_file(tmp_path: P
     assert f"-{os.getpid()}-" in run_name()
 
 
-def test_the_command_replays_all_logs_below_a_directory(tmp_path: Path, cli: Cli) -> None:
+def test_the_command_replays_all_logs_below_a_directory(tmp_path: Path, cli: Cli):
     (tmp_path / "runs" / "b").mkdir(parents=True)
     log_of(tmp_path / "runs" / "a.jsonl", "steady", "indexed", 5.0)
     log_of(tmp_path / "runs" / "b" / "b.jsonl", "steady", "stream", 5.0)

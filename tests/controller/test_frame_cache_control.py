@@ -67,7 +67,7 @@ def frames(held_bytes: int, wanting: bool) -> CacheStatistics:
 GROWING = ControllerState(State.GROW, 90.0, rates=(100.0,) * 8)
 
 
-def test_a_loader_that_waits_holds_frames_step_by_step_each_once_the_last_is_full() -> None:
+def test_a_loader_that_waits_holds_frames_step_by_step_each_once_the_last_is_full():
     first = decide(GROWING, hungry(frames(0, False)), limits())
     assert first.changes == {"cache_bytes": 256 * MIB}
     assert first.state.trial is None  # it pays a pass later: the next rates say nothing of it
@@ -79,7 +79,7 @@ def test_a_loader_that_waits_holds_frames_step_by_step_each_once_the_last_is_ful
     assert "cache_bytes" not in decide(GROWING, whole, limits()).changes
 
 
-def test_it_does_not_grow_while_training_does_not_wait_and_is_not_taken_back_either() -> None:
+def test_it_does_not_grow_while_training_does_not_wait_and_is_not_taken_back_either():
     calm = replace(hungry(frames(250 * MIB, True), 256 * MIB), wait_ratio=0.0)
     state = ControllerState(State.HOLD, 10.0, rates=(100.0,) * 8)
     for _ in range(50):
@@ -91,9 +91,7 @@ def test_it_does_not_grow_while_training_does_not_wait_and_is_not_taken_back_eit
         )
 
 
-def test_frames_that_cost_more_reading_than_they_save_are_given_back_and_do_not_come_again() -> (
-    None
-):
+def test_frames_that_cost_more_reading_than_they_save_are_given_back_and_do_not_come_again():
     dear = hungry(frames(GIB, True), GIB, saved_ratio=0.2, reread_ratio=0.3)
     first = decide(GROWING, dear, limits())
     assert first.changes == {"cache_bytes": 768 * MIB}
@@ -109,7 +107,7 @@ def test_frames_that_cost_more_reading_than_they_save_are_given_back_and_do_not_
     assert decide(GROWING, cheap, limits()).changes == {"cache_bytes": 2 * GIB}
 
 
-def test_it_grows_to_what_was_asked_for_and_what_the_floor_left() -> None:
+def test_it_grows_to_what_was_asked_for_and_what_the_floor_left():
     full = hungry(frames(1000 * MIB, True), 1000 * MIB)
     for own in ({"most_cache_bytes": 1100 * MIB}, {"room": 1100 * MIB}):
         grown = grown_cache(full, limits(**own))
@@ -118,9 +116,7 @@ def test_it_grows_to_what_was_asked_for_and_what_the_floor_left() -> None:
 
 
 @pytest.mark.parametrize("short", [MIB, 100 * MIB, 255 * MIB, 300 * MIB, 2 * GIB])
-def test_under_pressure_and_below_the_floor_nothing_else_shrinks_while_frames_are_held(
-    short: int,
-) -> None:
+def test_under_pressure_and_below_the_floor_nothing_else_shrinks_while_frames_are_held(short: int):
     seen = hungry(frames(GIB, True), GIB, headroom=FLOOR + MARGIN - short)
     answer = decide(GROWING, seen, limits())
     assert set(answer.changes) == {"cache_bytes"}
@@ -130,7 +126,7 @@ def test_under_pressure_and_below_the_floor_nothing_else_shrinks_while_frames_ar
     assert decide(answer.state, after, limits()).changes.get("ring_slots", 16) < 16
 
 
-def test_what_is_missing_comes_back_and_no_more() -> None:
+def test_what_is_missing_comes_back_and_no_more():
     assert missing_bytes(FLOOR + MARGIN, FLOOR, MARGIN) == 0
     missing = missing_bytes(FLOOR + MARGIN - MIB, FLOOR, MARGIN)
     assert missing == 65 * MIB  # reads are admitted again at a quarter of the margin more
@@ -174,7 +170,7 @@ def activity(second: int, *, held: int) -> Statistics:
 )
 def test_reads_from_storage_beyond_the_files_are_put_down_to_what_is_held(
     size: int, storage: int | None, held: int, reread: float
-) -> None:
+):
     counter = FakeStorage()
     price = Displaced(counter.read, lambda: size)
     for second in range(40):
@@ -183,7 +179,7 @@ def test_reads_from_storage_beyond_the_files_are_put_down_to_what_is_held(
     assert price.seconds() == pytest.approx((0.0 if storage is None else 0.5, reread))
 
 
-def test_what_processes_read_from_storage_counts_from_the_first_look(tmp_path: Path) -> None:
+def test_what_processes_read_from_storage_counts_from_the_first_look(tmp_path: Path):
     def told(pid: int, count: int) -> None:
         (tmp_path / str(pid)).mkdir(exist_ok=True)
         text = f"rchar: 9\nread_bytes: {count}\ncancelled_write_bytes: 0\n"
@@ -219,7 +215,7 @@ def load(written: Written, **knobs: Any) -> AutoLoader:
 
 def test_the_reflex_takes_frames_and_leaves_ring_queues_and_reads_alone(
     written: Written, headroom: FakeHeadroom
-) -> None:
+):
     with load(written, cache_bytes="500MiB") as loader:
         batches: Iterator[Any] = iter(loader)
         loop = loop_of(loader)
@@ -240,7 +236,7 @@ def test_the_reflex_takes_frames_and_leaves_ring_queues_and_reads_alone(
 
 def test_auto_is_what_the_floor_leaves_and_a_number_is_the_most(
     written: Written, headroom: FakeHeadroom
-) -> None:
+):
     with load(written, cache_bytes="auto") as loader:
         assert loader.knobs.cache_bytes == 0
         assert loader.plan.most_cache_bytes is None

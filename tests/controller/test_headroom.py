@@ -155,7 +155,7 @@ BOUND: dict[str, tuple[list[str], str, list[Any], int, str]] = {
 
 
 @pytest.mark.parametrize("what", BOUND)
-def test_what_binds_is(what: str, machine: Machine) -> None:
+def test_what_binds_is(what: str, machine: Machine):
     mounts, member, groups, headroom, source = BOUND[what]
     machine.mounts(*mounts)
     machine.member(f"{member}\n")
@@ -165,7 +165,7 @@ def test_what_binds_is(what: str, machine: Machine) -> None:
     assert (reading.headroom_bytes, reading.source) == (headroom, source)
 
 
-def test_the_limit_that_is_told_is_the_least_of_all_levels(machine: Machine) -> None:
+def test_the_limit_that_is_told_is_the_least_of_all_levels(machine: Machine):
     assert machine.probe().cgroup_limit_bytes() is None
     machine.mounts(V2)
     machine.member("0::/a/b\n")
@@ -180,7 +180,7 @@ def test_the_limit_that_is_told_is_the_least_of_all_levels(machine: Machine) -> 
 
 def test_usage_that_cannot_be_read_leaves_that_cgroup_out_and_is_said_once(
     machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     machine.mounts(machine.v2_mount())
     machine.member("0::/job\n")
     (machine.v2("job", 4 * GIB, 1 * GIB) / "memory.current").unlink()
@@ -194,7 +194,7 @@ def test_usage_that_cannot_be_read_leaves_that_cgroup_out_and_is_said_once(
 
 def test_without_memory_stat_the_page_cache_counts_as_taken(
     machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     machine.mounts(machine.v2_mount())
     machine.member("0::/job\n")
     (machine.v2("job", 4 * GIB, 3 * GIB, files=2 * GIB) / "memory.stat").unlink()
@@ -202,7 +202,7 @@ def test_without_memory_stat_the_page_cache_counts_as_taken(
     assert "page cache" in caplog.text
 
 
-def test_when_nothing_can_be_read_there_is_no_number(machine: Machine) -> None:
+def test_when_nothing_can_be_read_there_is_no_number(machine: Machine):
     (machine.proc / "meminfo").unlink()
     (machine.proc / "self" / "cgroup").unlink()
     probe = machine.probe()
@@ -215,7 +215,7 @@ def test_when_nothing_can_be_read_there_is_no_number(machine: Machine) -> None:
 @pytest.mark.parametrize(("limits_for_s", "room"), [(0.0, GIB), (3600.0, 2 * GIB)])
 def test_limits_may_be_taken_as_they_were_and_what_is_used_is_always_read(
     machine: Machine, limits_for_s: float, room: int
-) -> None:
+):
     machine.mounts(V2)
     machine.member("0::/job")
     machine.v2("job", 4 * GIB, 3 * GIB)
@@ -225,7 +225,7 @@ def test_limits_may_be_taken_as_they_were_and_what_is_used_is_always_read(
     assert probe.read().headroom_bytes == room
 
 
-def test_this_machine_can_be_read() -> None:
+def test_this_machine_can_be_read():
     probe = HeadroomProbe()
     reading = probe.read()
     assert 0 < reading.headroom_bytes <= probe.total_bytes()
@@ -295,9 +295,7 @@ print(json.dumps(readings))
 """
 
 
-def test_a_real_cgroup_binds_and_its_page_cache_counts_as_free(
-    real_cgroup: Path, tmp_path: Path
-) -> None:
+def test_a_real_cgroup_binds_and_its_page_cache_counts_as_free(real_cgroup: Path, tmp_path: Path):
     told = json.loads(python("-c", IN_CGROUP, real_cgroup, tmp_path, timeout=100).stdout)
     start, source, limit = told["start"]
     assert limit == 256 * MIB

@@ -51,22 +51,22 @@ def after(
 # --- the table ------------------------------------------------------------------------------------
 
 
-def test_each_state_has_an_answer_to_each_event() -> None:
+def test_each_state_has_an_answer_to_each_event():
     assert set(TRANSITIONS) == {(state, event) for state in State for event in Event}
 
 
-def test_below_the_floor_leads_to_emergency_and_pressure_at_least_to_shrink() -> None:
+def test_below_the_floor_leads_to_emergency_and_pressure_at_least_to_shrink():
     for state in State:
         assert TRANSITIONS[state, Event.BELOW_FLOOR] is State.EMERGENCY
         assert TRANSITIONS[state, Event.PRESSURE] in (State.SHRINK, State.EMERGENCY)
 
 
-def test_only_hunger_leads_to_growth_and_no_state_is_a_trap() -> None:
+def test_only_hunger_leads_to_growth_and_no_state_is_a_trap():
     for (state, event), to in TRANSITIONS.items():
         assert (to is State.GROW) == (event is Event.HUNGRY), (state, event)
 
 
-def test_a_silent_consumer_is_parked_and_not_satisfied() -> None:
+def test_a_silent_consumer_is_parked_and_not_satisfied():
     for state in State:
         assert TRANSITIONS[state, Event.SILENT] is State.PARKED
     quiet = seen(waiting=False, wait_ratio=0.0, silent_s=20.0)
@@ -75,12 +75,12 @@ def test_a_silent_consumer_is_parked_and_not_satisfied() -> None:
     assert all(one.knobs is None for one in made)
 
 
-def test_a_consumer_that_waits_is_not_silent_however_long() -> None:
+def test_a_consumer_that_waits_is_not_silent_however_long():
     here = seen(waiting=True, silent_s=60.0)
     assert event_of(growing(), here, HELD) is Event.HUNGRY
 
 
-def test_a_slow_consumer_is_not_silent_between_its_batches() -> None:
+def test_a_slow_consumer_is_not_silent_between_its_batches():
     here = seen(waiting=False, silent_s=6.0, step_s=4.0, wait_ratio=0.0)
     assert event_of(holding(), here, HELD) is Event.SATISFIED
 
@@ -88,7 +88,7 @@ def test_a_slow_consumer_is_not_silent_between_its_batches() -> None:
 # --- growth ---------------------------------------------------------------------------------------
 
 
-def test_the_bottleneck_gets_workers_by_littles_law() -> None:
+def test_the_bottleneck_gets_workers_by_littles_law():
     answer = decide(growing(), seen(), HELD)
     assert answer.rule == "decode is the bottleneck"
     # 800 samples/s × 5 ms = 4 workers.
@@ -99,13 +99,13 @@ def test_the_bottleneck_gets_workers_by_littles_law() -> None:
     )
 
 
-def test_threads_grow_by_the_idle_processors_with_a_process_for_every_four() -> None:
+def test_threads_grow_by_the_idle_processors_with_a_process_for_every_four():
     answer = decide(growing(), seen(demand_per_s=1e6, idle_cpus=8.0), HELD)
     assert answer.changes == {"decode_threads": 10, "decode_processes": 3}
     assert not decide(growing(), seen(demand_per_s=401.0), HELD).changes
 
 
-def test_threads_grow_without_processes_where_blocks_lie_in_one_or_memory_is_short() -> None:
+def test_threads_grow_without_processes_where_blocks_lie_in_one_or_memory_is_short():
     here = seen(demand_per_s=1e6, idle_cpus=8.0)
     alone = limits(knobs=replace(HELD.knobs, one_process=True))
     assert decide(growing(), here, alone).changes == {"decode_threads": 8}
@@ -113,7 +113,7 @@ def test_threads_grow_without_processes_where_blocks_lie_in_one_or_memory_is_sho
     assert decide(growing(), short, HELD).changes == {"decode_threads": 8}
 
 
-def test_growth_is_additive_where_few_processors_are_idle() -> None:
+def test_growth_is_additive_where_few_processors_are_idle():
     stages = (stage("read", 2, 0.05), stage("decode", 2, 0.001, busy_ratio=0.1))
     answer = decide(growing(), seen(stages=stages, demand_per_s=1e6, idle_cpus=8.0), HELD)
     assert answer.changes == {"io_threads": 8}
@@ -126,24 +126,24 @@ def test_growth_is_additive_where_few_processors_are_idle() -> None:
     [{"settled": False}, {"gate_closed": True}, {"batches": 3}, {"parked": True},
      {"waiting": False, "silent_s": 1.2}, {"gpu_busy_ratio": 0.99}],
 )  # fmt: skip
-def test_nothing_grows_while_figures_are_not_those_of_a_steady_run(own: dict[str, Any]) -> None:
+def test_nothing_grows_while_figures_are_not_those_of_a_steady_run(own: dict[str, Any]):
     assert decide(growing(), seen(**own), HELD).knobs is None
 
 
-def test_a_consumer_that_is_about_to_ask_is_no_pause() -> None:
+def test_a_consumer_that_is_about_to_ask_is_no_pause():
     for own in ({"waiting": True}, {"step_s": 1.0}):
         here = seen(**{"waiting": False, "silent_s": 1.2, **own})
         assert decide(growing(), here, HELD).knobs is not None
 
 
-def test_no_stream_grows_beyond_its_shards() -> None:
+def test_no_stream_grows_beyond_its_shards():
     knobs = Knobs.build({"reader": "stream", "decode_threads": 4})
     parts = tuple(stage("read", 1, 0.005, dataset=name, share=0.5) for name in "ab")
     full = limits(knobs=replace(HELD.knobs, shards={"a": 1, "b": 1}))
     check_answer(policy, growing(), seen(knobs=knobs, stages=parts), full)
 
 
-def test_a_stream_that_is_the_bottleneck_gets_more_of_its_own_dataset_alone() -> None:
+def test_a_stream_that_is_the_bottleneck_gets_more_of_its_own_dataset_alone():
     knobs = Knobs.build({"reader": "stream", "decode_threads": 4})
     stages = (
         stage("read", 1, 0.005, dataset="a", share=0.5),
@@ -155,14 +155,14 @@ def test_a_stream_that_is_the_bottleneck_gets_more_of_its_own_dataset_alone() ->
     assert all(key.startswith("a.") for key in answer.changes)
 
 
-def test_threads_are_not_added_where_no_processor_is_known_to_be_idle() -> None:
+def test_threads_are_not_added_where_no_processor_is_known_to_be_idle():
     for idle in (None, 0.0):
         answer = decide(growing(), seen(idle_cpus=idle), HELD)
         assert "decode_threads" not in answer.changes
         assert "io_threads" not in answer.changes
 
 
-def test_other_hosts_are_asked_where_this_one_has_no_processor_left_and_only_there() -> None:
+def test_other_hosts_are_asked_where_this_one_has_no_processor_left_and_only_there():
     busy = {"idle_cpus": 0.0, "helpers_possible": 3}
     answer = decide(growing(), seen(**busy), HELD)
     # 400 samples/s more × 5 ms = 2 processors.
@@ -177,7 +177,7 @@ def test_other_hosts_are_asked_where_this_one_has_no_processor_left_and_only_the
         assert "helper_slots" not in decide(growing(), seen(**other), HELD).changes
 
 
-def test_helpers_that_training_would_not_miss_are_given_back_at_once() -> None:
+def test_helpers_that_training_would_not_miss_are_given_back_at_once():
     knobs = Knobs.build({"reader": "indexed", "decode_threads": 4, "helper_slots": 8})
     calm = {"wait_ratio": 0.0, "waiting": False, "occupancy_ratio": 0.9}
     # 4 threads × 200 samples/s here, and training takes 400.
@@ -195,7 +195,7 @@ def test_helpers_that_training_would_not_miss_are_given_back_at_once() -> None:
 TWO = two_processors()
 
 
-def test_beside_others_more_threads_take_a_larger_share_of_the_processors() -> None:
+def test_beside_others_more_threads_take_a_larger_share_of_the_processors():
     answer = decide(growing(), crowded(), TWO)
     assert answer.rule == "decode shares processors with other programs"
     assert answer.changes == {"decode_threads": 4}
@@ -204,11 +204,11 @@ def test_beside_others_more_threads_take_a_larger_share_of_the_processors() -> N
 
 
 @pytest.mark.parametrize("others", [None, 0.2])
-def test_without_others_no_thread_is_added_to_busy_processors(others: float | None) -> None:
+def test_without_others_no_thread_is_added_to_busy_processors(others: float | None):
     assert "decode_threads" not in decide(growing(), crowded(others_cpus=others), TWO).changes
 
 
-def test_threads_beside_others_end_at_twice_the_processors_and_go_when_the_others_go() -> None:
+def test_threads_beside_others_end_at_twice_the_processors_and_go_when_the_others_go():
     four = Knobs.build({"reader": "indexed", "decode_threads": 4})
     assert "decode_threads" not in decide(growing(), crowded(knobs=four), TWO).changes
     alone = decide(growing(), crowded(knobs=four, others_cpus=0.0, wait_ratio=0.1), TWO)
@@ -217,7 +217,7 @@ def test_threads_beside_others_end_at_twice_the_processors_and_go_when_the_other
     assert not decide(growing(), crowded(knobs=four, wait_ratio=0.1), TWO).changes
 
 
-def test_one_change_at_a_time_and_the_next_only_after_its_verdict() -> None:
+def test_one_change_at_a_time_and_the_next_only_after_its_verdict():
     state, made = after(growing(), seen(100.0))
     assert made[0].knobs is not None
     for n in range(1, 4):
@@ -226,7 +226,7 @@ def test_one_change_at_a_time_and_the_next_only_after_its_verdict() -> None:
         assert later[0].knobs is None
 
 
-def test_what_pays_is_kept_and_what_does_not_is_taken_back_and_not_tried_again() -> None:
+def test_what_pays_is_kept_and_what_does_not_is_taken_back_and_not_tried_again():
     for rate, verdict in ((790.0, Verdict.PAID), (401.0, Verdict.NOTHING), (300.0, Verdict.LOST)):
         state, made = after(growing(), seen(100.0))
         knobs = made[0].knobs
@@ -248,7 +248,7 @@ def test_what_pays_is_kept_and_what_does_not_is_taken_back_and_not_tried_again()
             assert "decode_threads" in decide(later, seen(300.0), HELD).changes
 
 
-def test_a_datasets_streams_are_taken_back_though_only_some_of_its_knobs_were_its_own() -> None:
+def test_a_datasets_streams_are_taken_back_though_only_some_of_its_knobs_were_its_own():
     own = {"reader": "stream", "cycle_length": 2, "num_parallel_calls": 2}
     before = Knobs.build({**own, "decode_threads": 4, "a.num_parallel_calls": 1})
     stages = (
@@ -265,7 +265,7 @@ def test_a_datasets_streams_are_taken_back_though_only_some_of_its_knobs_were_it
     assert back.knobs == before
 
 
-def test_after_an_oom_kill_knobs_are_smaller_and_a_promised_order_stays() -> None:
+def test_after_an_oom_kill_knobs_are_smaller_and_a_promised_order_stays():
     knobs = {"reader": "stream", "cycle_length": 4, "shuffle_samples": 64, "ring_slots": 32}
     for fixed, order in ((True, (4, 64)), (False, (1, 0))):
         smaller = limits(order_fixed=fixed).smaller(Knobs.build({**knobs, "stream_prefetch": 8}))
@@ -273,7 +273,7 @@ def test_after_an_oom_kill_knobs_are_smaller_and_a_promised_order_stays() -> Non
         assert (smaller.ring_slots, smaller.stream_prefetch, smaller.reader) == (16, 0, "stream")
 
 
-def test_what_failed_is_tried_sooner_where_the_bottleneck_has_changed() -> None:
+def test_what_failed_is_tried_sooner_where_the_bottleneck_has_changed():
     failure_context = ("decode", 0.005)
     state, made = after(growing(), seen(100.0))
     for n in range(1, 15):
@@ -285,7 +285,7 @@ def test_what_failed_is_tried_sooner_where_the_bottleneck_has_changed() -> None:
     assert "decode_threads" in decide(state, here, HELD).changes
 
 
-def test_a_change_by_somebody_else_ends_the_trial_without_a_verdict() -> None:
+def test_a_change_by_somebody_else_ends_the_trial_without_a_verdict():
     state, made = after(growing(), seen(100.0))
     assert made[0].knobs is not None
     state, (answer,) = after(state, seen(103.0, knobs=Knobs.build({"decode_threads": 7})))
@@ -293,7 +293,7 @@ def test_a_change_by_somebody_else_ends_the_trial_without_a_verdict() -> None:
     assert answer.verdict is None
 
 
-def test_a_pause_of_the_consumer_keeps_the_trial_and_its_evidence() -> None:
+def test_a_pause_of_the_consumer_keeps_the_trial_and_its_evidence():
     state, made = after(growing(), seen(100.0))
     changed = made[0].knobs
     away = {"waiting": False, "wait_ratio": 0.0, "silent_s": 30.0}
@@ -303,7 +303,7 @@ def test_a_pause_of_the_consumer_keeps_the_trial_and_its_evidence() -> None:
     assert state.trial.rates_after == (700.0,)
 
 
-def test_promised_orders_are_not_touched() -> None:
+def test_promised_orders_are_not_touched():
     held = limits(order_fixed=True)
     knobs = Knobs.build({"reader": "stream", "cycle_length": 2, "shuffle_samples": 64})
     stages = (
@@ -320,7 +320,7 @@ def test_promised_orders_are_not_touched() -> None:
 # --- enough ---------------------------------------------------------------------------------------
 
 
-def test_a_consumer_that_hardly_waits_is_enough() -> None:
+def test_a_consumer_that_hardly_waits_is_enough():
     assert event_of(growing(), seen(wait_ratio=0.009), HELD) is Event.SATISFIED
     assert event_of(growing(), seen(wait_ratio=0.011), HELD) is Event.HUNGRY
     assert event_of(holding(), seen(wait_ratio=0.015), HELD) is Event.SATISFIED
@@ -337,11 +337,11 @@ def test_a_consumer_that_hardly_waits_is_enough() -> None:
 )
 def test_a_gpu_of_ones_own_that_is_busy_is_the_bottleneck(
     gpu: float | None, shared: bool, event: Event
-) -> None:
+):
     assert event_of(growing(), seen(gpu_busy_ratio=gpu, gpu_shared=shared), HELD) is event
 
 
-def test_what_is_too_much_is_given_back_and_returned_if_that_was_wrong() -> None:
+def test_what_is_too_much_is_given_back_and_returned_if_that_was_wrong():
     knobs = Knobs.build({"reader": "indexed", "ring_slots": 32, "decode_threads": 2})
     calm = {"wait_ratio": 0.0, "waiting": False, "occupancy_ratio": 0.9}
     state, (answer,) = after(holding(), seen(100.0, knobs=knobs, **calm))
@@ -356,16 +356,14 @@ def test_what_is_too_much_is_given_back_and_returned_if_that_was_wrong() -> None
     assert decide(after_halving, tight, HELD).knobs is None
 
 
-def test_nothing_is_given_back_at_once() -> None:
+def test_nothing_is_given_back_at_once():
     knobs = Knobs.build({"reader": "indexed", "ring_slots": 32})
     here = seen(100.0, knobs=knobs, wait_ratio=0.0, occupancy_ratio=1.0)
     assert decide(growing(95.0), here, HELD).knobs is None
 
 
 @pytest.mark.parametrize("own", [{"settled": False}, {"at_s": 57.0}])
-def test_nothing_is_given_back_before_all_is_settled_and_seen_for_a_while(
-    own: dict[str, Any],
-) -> None:
+def test_nothing_is_given_back_before_all_is_settled_and_seen_for_a_while(own: dict[str, Any]):
     calm = {"at_s": 60.0, "wait_ratio": 0.0, "demand_per_s": 400.0, "occupancy_ratio": 1.0}
     here = seen(knobs=Knobs.build({"reader": "indexed", "ring_slots": 32}), **calm)
     assert decide(holding(50.0), here, HELD).knobs is not None
@@ -374,7 +372,7 @@ def test_nothing_is_given_back_before_all_is_settled_and_seen_for_a_while(
     assert decide(few, here, HELD).knobs is None
 
 
-def test_what_was_given_back_stays_so_after_five_looks_without_waiting_and_not_sooner() -> None:
+def test_what_was_given_back_stays_so_after_five_looks_without_waiting_and_not_sooner():
     calm = {"wait_ratio": 0.0, "demand_per_s": 400.0, "occupancy_ratio": 1.0}
     here = seen(100.0, knobs=Knobs.build({"reader": "indexed", "ring_slots": 32}), **calm)
     state, (made,) = after(holding(), here)
@@ -386,7 +384,7 @@ def test_what_was_given_back_stays_so_after_five_looks_without_waiting_and_not_s
     assert len(state.rates) == 5
 
 
-def test_what_was_too_little_is_not_taken_again_where_memory_has_gone_meanwhile() -> None:
+def test_what_was_too_little_is_not_taken_again_where_memory_has_gone_meanwhile():
     calm = {"wait_ratio": 0.0, "demand_per_s": 400.0, "occupancy_ratio": 1.0}
     here = seen(100.0, knobs=Knobs.build({"reader": "indexed", "ring_slots": 32}), **calm)
     state, (made,) = after(holding(), here)
@@ -396,7 +394,7 @@ def test_what_was_too_little_is_not_taken_again_where_memory_has_gone_meanwhile(
     assert state.failures.keys() == {"ring_slots-"}
 
 
-def test_what_fails_again_rests_twice_as_long_and_what_pays_is_forgotten_as_a_failure() -> None:
+def test_what_fails_again_rests_twice_as_long_and_what_pays_is_forgotten_as_a_failure():
     failed = {
         "decode_threads+": Failure(0.0, 2, ("read", 1.0)),
         "read_ahead+": Failure(0.0, 1, ("", 0.0)),
@@ -417,7 +415,7 @@ def test_what_fails_again_rests_twice_as_long_and_what_pays_is_forgotten_as_a_fa
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def test_below_the_floor_all_is_at_its_minimum_at_once() -> None:
+def test_below_the_floor_all_is_at_its_minimum_at_once():
     knobs = Knobs.build({"reader": "indexed", "ring_slots": 32, "read_ahead": 9})
     for name in State:
         state = ControllerState(name, since_s=0.0)
@@ -428,7 +426,7 @@ def test_below_the_floor_all_is_at_its_minimum_at_once() -> None:
         assert (answer.knobs.ring_slots, answer.knobs.read_ahead) == (4, 1)
 
 
-def test_close_to_the_floor_buffers_are_halved_and_then_watched() -> None:
+def test_close_to_the_floor_buffers_are_halved_and_then_watched():
     knobs = Knobs.build({"reader": "indexed", "ring_slots": 32, "decode_threads": 6})
     here = seen(knobs=knobs, headroom_bytes=FLOOR + 100 * MIB)
     state, (answer,) = after(growing(), here)
@@ -438,14 +436,14 @@ def test_close_to_the_floor_buffers_are_halved_and_then_watched() -> None:
     assert soon.knobs is None
 
 
-def test_the_margin_grows_with_what_300_ms_have_taken() -> None:
+def test_the_margin_grows_with_what_300_ms_have_taken():
     near = FLOOR + 400 * MIB
     assert event_of(growing(), seen(headroom_bytes=near), HELD) is Event.HUNGRY
     fast = seen(headroom_bytes=near, growth_bytes=500 * MIB)
     assert event_of(growing(), fast, HELD) is Event.PRESSURE
 
 
-def test_kernel_pressure_counts_where_memory_is_near_and_not_otherwise() -> None:
+def test_kernel_pressure_counts_where_memory_is_near_and_not_otherwise():
     high = 80.0
     near, far = FLOOR + 600 * MIB, FLOOR + 4 * GIB
     for headroom, event in ((near, Event.PRESSURE), (None, Event.PRESSURE), (far, Event.HUNGRY)):
@@ -453,7 +451,7 @@ def test_kernel_pressure_counts_where_memory_is_near_and_not_otherwise() -> None
         assert event_of(growing(), here, HELD) is event
 
 
-def test_nothing_grows_until_pressure_has_been_gone_for_longer_each_time_it_came_back() -> None:
+def test_nothing_grows_until_pressure_has_been_gone_for_longer_each_time_it_came_back():
     waits = []
     state, at = growing(), 100.0
     for _ in range(3):
@@ -469,7 +467,7 @@ def test_nothing_grows_until_pressure_has_been_gone_for_longer_each_time_it_came
     assert waits == [10.0, 20.0, 30.0]
 
 
-def test_a_change_that_does_not_fit_above_floor_and_margin_is_not_made() -> None:
+def test_a_change_that_does_not_fit_above_floor_and_margin_is_not_made():
     tight = seen(headroom_bytes=FLOOR + 257 * MIB)
     assert decide(growing(), tight, HELD).knobs is None
     room = seen(headroom_bytes=FLOOR + 270 * MIB)
@@ -482,7 +480,7 @@ def test_a_change_that_does_not_fit_above_floor_and_margin_is_not_made() -> None
 
 
 @pytest.mark.parametrize("name", REQUIRED)
-def test_missing_evidence_never_raises_a_knob(name: str) -> None:
+def test_missing_evidence_never_raises_a_knob(name: str):
     assert grew(seen().knobs, decide(growing(), seen(), HELD).knobs)
     here = without(seen(), name)
     assert not grew(here.knobs, decide(growing(), here, HELD).knobs)
@@ -505,27 +503,25 @@ _STATES = st.sampled_from(State).flatmap(
 @given(_STATES, observations())
 def test_no_answer_crosses_the_floor_grows_on_the_unknown_or_is_illegal(
     state: ControllerState, here: Observation
-) -> None:
+):
     check_answer(policy, state, here, HELD)
 
 
 @given(_STATES, observations(), st.sampled_from(REQUIRED))
 def test_without_required_evidence_no_state_grows(
     state: ControllerState, here: Observation, name: str
-) -> None:
+):
     here = without(here, name)
     assert not grew(here.knobs, decide(state, here, HELD).knobs)
 
 
 @given(_STATES, observations())
-def test_the_same_inputs_give_the_same_answer(state: ControllerState, here: Observation) -> None:
+def test_the_same_inputs_give_the_same_answer(state: ControllerState, here: Observation):
     assert decide(state, here, HELD) == decide(state, here, HELD)
 
 
 @given(_STATES)
-def test_from_every_state_a_hungry_consumer_is_helped_within_a_minute(
-    state: ControllerState,
-) -> None:
+def test_from_every_state_a_hungry_consumer_is_helped_within_a_minute(state: ControllerState):
     knobs = seen().knobs
     for n in range(60):
         here = seen(100.0 + n, knobs=knobs)
@@ -537,7 +533,7 @@ def test_from_every_state_a_hungry_consumer_is_helped_within_a_minute(
 
 
 @given(st.lists(observations(), min_size=1, max_size=12))
-def test_any_sequence_of_observations_keeps_the_invariants(steps: list[Observation]) -> None:
+def test_any_sequence_of_observations_keeps_the_invariants(steps: list[Observation]):
     state = ControllerState()
     knobs = steps[0].knobs
     for n, one in enumerate(steps):

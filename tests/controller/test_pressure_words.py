@@ -39,7 +39,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
 
 def test_a_shrink_says_what_is_missing_who_took_it_and_what_was_given_up(
     said: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
+):
     pressure = Pressure(FLOOR, OtherProcesses(a_host(tmp_path, p7=100, p4711=500)))
     pressure.look(0.0, 6 * GIB, State.HOLD)
     a_host(tmp_path, p7=120, p4711=500 + 2458)
@@ -52,7 +52,7 @@ def test_a_shrink_says_what_is_missing_who_took_it_and_what_was_given_up(
     )
 
 
-def test_an_episode_is_one_line_each_way(said: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_an_episode_is_one_line_each_way(said: pytest.LogCaptureFixture, tmp_path: Path):
     pressure = Pressure(FLOOR, OtherProcesses(a_host(tmp_path)))
     pressure.look(0.0, 6 * GIB, State.GROW)
     pressure.shrunk(1.0, FLOOR + 100 * MIB, LARGE, SMALL)

@@ -29,7 +29,7 @@ def pressure(folder: Path) -> PressureProbe:
 @pytest.mark.parametrize("kind", ["fake", "pressure", "gpu"])
 def test_a_probe_that_dies_is_unknown_soon_is_named_once_and_comes_back(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     caplog.set_level(logging.INFO)
     clock, nvml = ManualClock(), FakeNvml({"load": 50})
     fake: FakeProbe[float] = FakeProbe(1.0)
@@ -54,7 +54,7 @@ def test_a_probe_that_dies_is_unknown_soon_is_named_once_and_comes_back(
     assert watched.read() is not None
 
 
-def test_a_failing_probe_is_asked_again_with_growing_pauses() -> None:
+def test_a_failing_probe_is_asked_again_with_growing_pauses():
     clock = ManualClock()
     probe: FakeProbe[float] = FakeProbe(None)
     watched = Watched(probe.read, "fake", clock.now_s)
@@ -64,7 +64,7 @@ def test_a_failing_probe_is_asked_again_with_growing_pauses() -> None:
     assert 5 <= probe.reads <= 10
 
 
-def test_pressure_is_per_cent_of_ten_seconds_and_unknown_where_absent(tmp_path: Path) -> None:
+def test_pressure_is_per_cent_of_ten_seconds_and_unknown_where_absent(tmp_path: Path):
     assert pressure(tmp_path).read() == 12.5
     assert PressureProbe(tmp_path / "nowhere").read() is None
 
@@ -72,35 +72,35 @@ def test_pressure_is_per_cent_of_ten_seconds_and_unknown_where_absent(tmp_path: 
 # --- GPU ------------------------------------------------------------------------------------------
 
 
-def test_the_least_busy_visible_device_counts() -> None:
+def test_the_least_busy_visible_device_counts():
     nvml = FakeNvml({"load": 90}, {"load": 40}, {"load": 10})
     found = gpu(nvml, "0,1").read()
     assert found.busy_ratio == 0.4
 
 
-def test_of_many_devices_those_of_the_trainer_count() -> None:
+def test_of_many_devices_those_of_the_trainer_count():
     nvml = FakeNvml({"load": 90, "pids": {7: 0}}, {"load": 0})
     found = gpu(nvml).read()
     assert (found.busy_ratio, found.shared) == (0.9, False)
 
 
-def test_a_device_with_others_on_it_is_shared() -> None:
+def test_a_device_with_others_on_it_is_shared():
     found = gpu(FakeNvml({"load": 99, "pids": {7: 0, 8: 0}})).read()
     assert found.shared
 
 
-def test_devices_are_found_by_uuid_and_what_follows_a_wrong_name_is_ignored() -> None:
+def test_devices_are_found_by_uuid_and_what_follows_a_wrong_name_is_ignored():
     nvml = FakeNvml({"load": 10, "uuid": "GPU-a"}, {"load": 70, "uuid": "MIG-b"})
     found = gpu(nvml, "MIG-b, 9, 0").read()
     assert found.busy_ratio == 0.7
 
 
 @pytest.mark.parametrize("visible", ["", " ", ","])
-def test_no_visible_device_is_no_reading(visible: str) -> None:
+def test_no_visible_device_is_no_reading(visible: str):
     assert gpu(FakeNvml({"load": 10}), visible).read() is None
 
 
-def test_sm_activity_is_taken_where_gpm_is_supported() -> None:
+def test_sm_activity_is_taken_where_gpm_is_supported():
     nvml = FakeNvml({"load": 100, "activity": 30.0}, gpm=True)
     probe = gpu(nvml)
     first, second = probe.read(), probe.read()
@@ -109,11 +109,11 @@ def test_sm_activity_is_taken_where_gpm_is_supported() -> None:
     assert second.busy_ratio == 0.3
 
 
-def test_a_mig_device_without_gpm_has_no_load() -> None:
+def test_a_mig_device_without_gpm_has_no_load():
     assert gpu(FakeNvml({"uuid": "MIG-x"}), "MIG-x").read() is None
 
 
-def test_nvml_that_dies_is_shut_down_and_begun_anew() -> None:
+def test_nvml_that_dies_is_shut_down_and_begun_anew():
     nvml = FakeNvml({"load": 50})
     probe = gpu(nvml)
     assert probe.read() is not None
@@ -126,6 +126,6 @@ def test_nvml_that_dies_is_shut_down_and_begun_anew() -> None:
     assert probe.read() is not None
 
 
-def test_a_machine_without_nvml_is_no_error_of_the_loader() -> None:
+def test_a_machine_without_nvml_is_no_error_of_the_loader():
     watched = Watched(GpuProbe(None, 1).read, "GPU", ManualClock().now_s)
     watched.read()

@@ -51,7 +51,7 @@ def holder(kind: str) -> Iterator[int]:
         yield process.pid
 
 
-def test_shared_memory_is_left_out_on_demand(holder: int, kind: str) -> None:
+def test_shared_memory_is_left_out_on_demand(holder: int, kind: str):
     own = tree_own_bytes(holder)
     assert (own > 64 * MIB) == (kind == "private")
     whole = tree_own_bytes(holder, shared_memory=True)
@@ -61,7 +61,7 @@ def test_shared_memory_is_left_out_on_demand(holder: int, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["private"], indirect=True)
 def test_a_kernel_without_counters_tells_resident_bytes(
     holder: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(processes, "_RSS_LINE", re.compile(rb"(no such)(line)"))
     assert tree_own_bytes(holder) > 64 * MIB
 
@@ -70,7 +70,7 @@ def test_a_kernel_without_counters_tells_resident_bytes(
 @pytest.mark.parametrize("kind", ["private"], indirect=True)
 def test_a_tree_is_the_sum_of_its_processes(
     holder: int, listed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     me = os.getpid()
     if not listed:
         monkeypatch.setattr(processes, "_lists_children", lambda: False)
@@ -79,14 +79,14 @@ def test_a_tree_is_the_sum_of_its_processes(
     assert tree_own_bytes(me) > tree_own_bytes(holder)
 
 
-def test_a_process_that_is_gone_holds_nothing() -> None:
+def test_a_process_that_is_gone_holds_nothing():
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
     process.wait(timeout=60)
     assert tree_own_bytes(process.pid) == 0
     assert descendants(process.pid) == []
 
 
-def test_frames_are_not_what_the_process_holds() -> None:
+def test_frames_are_not_what_the_process_holds():
     before = held_here()
     slab = FrameSlab({"primary": MIB}, room_bytes=2**30)
     for slot in range(1, 65):
@@ -104,7 +104,7 @@ class _BlindHeadroom:
         return 0
 
 
-def test_headroom_that_cannot_be_read_is_absent() -> None:
+def test_headroom_that_cannot_be_read_is_absent():
     with PeakSampler(_BlindHeadroom(), period_s=60) as sampler:
         sampler.sample()
     assert sampler.min_headroom_bytes is None

@@ -65,13 +65,13 @@ def real(machine: Machine, quota: float | None) -> Any:
 )
 def test_a_part_of_a_processor_counts_as_one_and_affinity_bounds_all(
     allowed: int, quota: float | None, count: int
-) -> None:
+):
     assert Processors(allowed, quota).count == count
 
 
 def test_ranks_share_a_quota_and_the_machine_but_not_what_a_launcher_bound_to_each(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert Processors(64).shared_by(4) == 16
     assert Processors(16).shared_by(4) == 16
@@ -80,7 +80,7 @@ def test_ranks_share_a_quota_and_the_machine_but_not_what_a_launcher_bound_to_ea
 
 
 @pytest.mark.parametrize("binding", ["a", "a/b"])
-def test_the_least_quota_of_all_ancestors_binds(machine: Machine, binding: str) -> None:
+def test_the_least_quota_of_all_ancestors_binds(machine: Machine, binding: str):
     machine.member("0::/a/b\n", V2)
     for group in ("a", "a/b"):
         machine.file(f"{group}/cpu.max", "150000 50000" if group == binding else "400000 100000")
@@ -88,9 +88,7 @@ def test_the_least_quota_of_all_ancestors_binds(machine: Machine, binding: str) 
     assert (found.quota, found.source) == (3.0, f"cgroup v2 /{binding}")
 
 
-def test_v1_quotas_are_read_and_their_use_from_the_controller_that_counts_it(
-    machine: Machine,
-) -> None:
+def test_v1_quotas_are_read_and_their_use_from_the_controller_that_counts_it(machine: Machine):
     machine.member("4:cpu:/slurm/job\n5:cpuacct:/slurm/job\n0::/\n", V1, V1_USED)
     machine.file("cpu/slurm/cpu.cfs_quota_us", "200000\n")
     machine.file("cpu/slurm/cpu.cfs_period_us", "100000\n")
@@ -103,18 +101,18 @@ def test_v1_quotas_are_read_and_their_use_from_the_controller_that_counts_it(
 
 
 @pytest.mark.parametrize("content", ["", "max 100000", "0 100000", "rubbish", "100000"])
-def test_a_quota_that_says_nothing_binds_nothing(machine: Machine, content: str) -> None:
+def test_a_quota_that_says_nothing_binds_nothing(machine: Machine, content: str):
     machine.member("0::/job\n", V2)
     machine.file("job/cpu.max", content)
     assert machine.read() == Processors(ALLOWED)
 
 
-def test_without_cgroup_files_affinity_alone_counts(machine: Machine) -> None:
+def test_without_cgroup_files_affinity_alone_counts(machine: Machine):
     assert machine.read() == Processors(ALLOWED)
     assert 1 <= usable_processors() <= max(1, ALLOWED)
 
 
-def test_idle_processors_are_at_most_what_the_quota_has_left() -> None:
+def test_idle_processors_are_at_most_what_the_quota_has_left():
     source = FakeProcessors(Processors(8, 2.0, "job", 100.0))
     probe = ProcessorProbe(source)
     # Ten seconds of eight processors pass, of which seven were idle.
@@ -169,7 +167,7 @@ print(json.dumps([found.quota, found.source, usable_processors(), cores_of_rank(
 """
 
 
-def test_a_real_quota_above_the_process_bounds_plan_profile_and_threads(throttled: Path) -> None:
+def test_a_real_quota_above_the_process_bounds_plan_profile_and_threads(throttled: Path):
     quota, source, *counts = json.loads(python("-c", SCRIPT, throttled).stdout)
     assert (quota, counts) == (1.0, [1, 1, 1])
     assert source.startswith("cgroup v1 /")

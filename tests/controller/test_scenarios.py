@@ -63,7 +63,7 @@ def best_static_wait(name: str, reader: str) -> float:
 @pytest.mark.parametrize(("name", "reader"), EVERY)
 def test_a_minute_after_the_disturbance_the_wait_is_that_of_the_best_static_knobs(
     name: str, reader: str
-) -> None:
+):
     _, trace = run(name, reader)
     wait = trace.wait_ratio(SETTLED_S)
     # One per cent is where the law stops: training does not wait. Only a longer one is compared.
@@ -71,20 +71,20 @@ def test_a_minute_after_the_disturbance_the_wait_is_that_of_the_best_static_knob
 
 
 @pytest.mark.parametrize(("name", "reader"), EVERY)
-def test_the_loader_never_takes_the_headroom_below_the_floor(name: str, reader: str) -> None:
+def test_the_loader_never_takes_the_headroom_below_the_floor(name: str, reader: str):
     _, trace = run(name, reader)
     assert trace.own_breaches == []
     assert trace.restarts == 0
 
 
 @pytest.mark.parametrize(("name", "reader"), EVERY)
-def test_no_knob_reverses_twice_within_its_hold_off(name: str, reader: str) -> None:
+def test_no_knob_reverses_twice_within_its_hold_off(name: str, reader: str):
     _, trace = run(name, reader)
     assert reversals(trace) == []
 
 
 @pytest.mark.parametrize(("name", "reader"), EVERY)
-def test_a_replay_of_the_log_derives_identical_decisions(name: str, reader: str) -> None:
+def test_a_replay_of_the_log_derives_identical_decisions(name: str, reader: str):
     _, trace = run(name, reader)
     with log_path(name, reader).open() as lines:
         found = replay(lines)
@@ -121,19 +121,19 @@ def growths(trace: Trace, since_s: float, until_s: float = 1e9) -> list[tuple[fl
 
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("name", ["worst knobs, small", "worst knobs, large"])
-def test_the_worst_legal_knobs_are_left_behind_within_a_minute(name: str, reader: str) -> None:
+def test_the_worst_legal_knobs_are_left_behind_within_a_minute(name: str, reader: str):
     _, trace = run(name, reader)
     assert trace.wait_ratio(60.0, DISTURBED_S) <= 0.02
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_nothing_grows_while_probes_are_stale(reader: str) -> None:
+def test_nothing_grows_while_probes_are_stale(reader: str):
     _, trace = run("probes go stale", reader)
     assert growths(trace, DISTURBED_S + 1, DISTURBED_S + 39) == []
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_neighbour_that_takes_memory_is_made_room_for_and_climbed_back_after(reader: str) -> None:
+def test_a_neighbour_that_takes_memory_is_made_room_for_and_climbed_back_after(reader: str):
     plant, trace = run("a neighbour takes memory", reader)
     assert {State.SHRINK, State.GROW} <= trace.states()
     assert plant.headroom_bytes > 4 * FLOOR_BYTES / 2
@@ -141,7 +141,7 @@ def test_a_neighbour_that_takes_memory_is_made_room_for_and_climbed_back_after(r
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_saturated_gpu_gets_threads_back_and_a_dead_nvml_changes_nothing(reader: str) -> None:
+def test_a_saturated_gpu_gets_threads_back_and_a_dead_nvml_changes_nothing(reader: str):
     with_, _ = run("the GPU is saturated", reader)
     without, _ = run("NVML dies", reader)
     steady, _ = run("steady", reader)
@@ -150,16 +150,14 @@ def test_a_saturated_gpu_gets_threads_back_and_a_dead_nvml_changes_nothing(reade
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_a_slow_consumer_gets_the_threads_it_needs_and_no_more(reader: str) -> None:
+def test_a_slow_consumer_gets_the_threads_it_needs_and_no_more(reader: str):
     plant, trace = run("consumer 10 times slower", reader)
     assert plant.knobs.decode_threads <= 2
     assert trace.wait_ratio(SETTLED_S) < 0.01
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_beside_a_neighbour_threads_fight_for_their_share_and_stop_when_it_goes(
-    reader: str,
-) -> None:
+def test_beside_a_neighbour_threads_fight_for_their_share_and_stop_when_it_goes(reader: str):
     def disturb(plant: Plant) -> None:
         plant.model.neighbour_cpus = 1.0 if 60 <= plant.now_s < 200 else 0.0
 
@@ -176,7 +174,7 @@ def test_beside_a_neighbour_threads_fight_for_their_share_and_stop_when_it_goes(
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_validation_is_parked_and_teaches_nothing_wrong(reader: str) -> None:
+def test_validation_is_parked_and_teaches_nothing_wrong(reader: str):
     _, trace = run("validation", reader)
     assert State.PARKED in trace.states()
     parked = [m for m in trace.decisions if m.state.name is State.PARKED]
@@ -184,7 +182,7 @@ def test_validation_is_parked_and_teaches_nothing_wrong(reader: str) -> None:
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_memory_below_the_floor_is_answered_within_a_second_and_given_back(reader: str) -> None:
+def test_memory_below_the_floor_is_answered_within_a_second_and_given_back(reader: str):
     def disturb(plant: Plant) -> None:
         if plant.now_s >= 60:
             plant.model.neighbour_bytes = 13.5 * 2**30
@@ -204,7 +202,7 @@ def test_memory_below_the_floor_is_answered_within_a_second_and_given_back(reade
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_ten_simulated_minutes_under_random_disturbances_keeps_floor_and_life(reader: str) -> None:
+def test_ten_simulated_minutes_under_random_disturbances_keeps_floor_and_life(reader: str):
     noise = random.Random(7)
 
     def disturb(plant: Plant) -> None:

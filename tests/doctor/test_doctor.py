@@ -86,14 +86,14 @@ def mixture(tmp_path: Path) -> Path:
 # --- the machine ----------------------------------------------------------------------------------
 
 
-def test_a_floor_that_is_not_free_is_an_error(healthy: Machine) -> None:
+def test_a_floor_that_is_not_free_is_an_error(healthy: Machine):
     (found,) = found_on(healthy, floor_bytes=2**50)
     assert (found.check, found.severity) == ("memory", "error")
     assert "host binds" in found.evidence
     assert "1048576.00 GiB" in found.evidence
 
 
-def test_a_small_cgroup_is_named(small_group: Path) -> None:
+def test_a_small_cgroup_is_named(small_group: Path):
     (small_group / "memory.limit_in_bytes").write_text(str(700 * 2**20))
     done = subprocess.run(
         [sys.executable, "-m", "autoloader", "doctor", "--json", "--ram-floor", "1GiB"],
@@ -107,7 +107,7 @@ def test_a_small_cgroup_is_named(small_group: Path) -> None:
     assert small_group.name in found[0]["evidence"]
 
 
-def test_memory_that_slurm_counts_and_no_cgroup_shows_is_told(healthy: Machine) -> None:
+def test_memory_that_slurm_counts_and_no_cgroup_shows_is_told(healthy: Machine):
     environment = {**healthy.environment, "SLURM_MEM_PER_NODE": "2048"}
     (found,) = found_on(with_(healthy, environment=environment))
     assert found.check == "memory"
@@ -115,7 +115,7 @@ def test_memory_that_slurm_counts_and_no_cgroup_shows_is_told(healthy: Machine) 
     assert "--ram-floor" in found.remedy
 
 
-def test_kills_for_memory_are_read_from_the_kernels_log(healthy: Machine) -> None:
+def test_kills_for_memory_are_read_from_the_kernels_log(healthy: Machine):
     healthy.kernel_log.write_text(LOG.replace("UID:0", f"UID:{os.getuid() + 1}"))
     (healthy.proc / "uptime").write_text("7300.0 1.0\n")
     (found,) = found_on(healthy)
@@ -125,7 +125,7 @@ def test_kills_for_memory_are_read_from_the_kernels_log(healthy: Machine) -> Non
     assert "pt_data_worker (pid 812, 1.00 GiB, in its cgroup), train.py (pid 4711" in found.evidence
 
 
-def test_kills_at_the_limit_of_another_cgroup_are_no_finding(healthy: Machine) -> None:
+def test_kills_at_the_limit_of_another_cgroup_are_no_finding(healthy: Machine):
     (healthy.proc / "self").unlink()
     (healthy.proc / "self").mkdir()
     membership = healthy.proc / "self" / "cgroup"
@@ -148,18 +148,18 @@ def test_kills_at_the_limit_of_another_cgroup_are_no_finding(healthy: Machine) -
         (FakeNvml({"used": 100 * 2**30}), "no process is named"),
     ],
 )
-def test_faults_of_the_gpu_are_found(healthy: Machine, nvml: FakeNvml, said: str) -> None:
+def test_faults_of_the_gpu_are_found(healthy: Machine, nvml: FakeNvml, said: str):
     (found,) = found_on(with_(healthy, nvml=nvml))
     assert found.check == "gpu"
     assert said in found.evidence
 
 
-def test_a_gpu_in_use_by_a_live_process_is_no_fault(healthy: Machine) -> None:
+def test_a_gpu_in_use_by_a_live_process_is_no_fault(healthy: Machine):
     nvml = FakeNvml({"pids": {os.getpid(): 2**30}, "used": 2**30, "uncorrected": 0})
     assert found_on(with_(healthy, nvml=nvml)) == []
 
 
-def test_a_profile_for_a_larger_host_is_found(healthy: Machine, tmp_path: Path) -> None:
+def test_a_profile_for_a_larger_host_is_found(healthy: Machine, tmp_path: Path):
     shipped = load_profile("local_dev").profile
     plain = shipped.model_dump(mode="json", by_alias=True)
     plain["limits"]["ram_floor"] = "900TiB"
@@ -169,7 +169,7 @@ def test_a_profile_for_a_larger_host_is_found(healthy: Machine, tmp_path: Path) 
     assert checks == ["profile"]
 
 
-def test_the_child_of_a_trainer_that_is_gone_is_found(healthy: Machine, mixture: Path) -> None:
+def test_the_child_of_a_trainer_that_is_gone_is_found(healthy: Machine, mixture: Path):
     program = (
         "import sys; from autoloader import AutoLoader; "
         "loader = AutoLoader(sys.argv[1], output='numpy', ram_floor='256MB'); "
@@ -202,7 +202,7 @@ def test_the_child_of_a_trainer_that_is_gone_is_found(healthy: Machine, mixture:
 
 def test_a_missing_shard_is_found_and_the_other_datasets_are_examined(
     healthy: Machine, mixture: Path
-) -> None:
+):
     assert found_on(healthy, spec=mixture) == []
     shard = sorted((mixture.parent / "left").rglob("*tfrecord*"))[0]
     shard.unlink()
@@ -211,7 +211,7 @@ def test_a_missing_shard_is_found_and_the_other_datasets_are_examined(
     assert shard.name in found.evidence
 
 
-def test_an_index_of_other_files_is_found(healthy: Machine, mixture: Path) -> None:
+def test_an_index_of_other_files_is_found(healthy: Machine, mixture: Path):
     assert main(["index", "--spec", str(mixture)]) == 0
     assert found_on(healthy, spec=mixture) == []
     shard = sorted((mixture.parent / "right").rglob("*tfrecord*"))[0]
@@ -223,7 +223,7 @@ def test_an_index_of_other_files_is_found(healthy: Machine, mixture: Path) -> No
     assert "left" not in found.evidence
 
 
-def test_missing_videos_are_found(healthy: Machine, tmp_path: Path) -> None:
+def test_missing_videos_are_found(healthy: Machine, tmp_path: Path):
     files = LeRobotFiles(version="v2.1")
     root = files.write(tmp_path / "arm")
     spec = tmp_path / "arm.yaml"
@@ -245,7 +245,7 @@ def test_missing_videos_are_found(healthy: Machine, tmp_path: Path) -> None:
     assert found.severity == "warning"
 
 
-def test_only_videos_that_the_spec_reads_are_looked_for(healthy: Machine, tmp_path: Path) -> None:
+def test_only_videos_that_the_spec_reads_are_looked_for(healthy: Machine, tmp_path: Path):
     files = LeRobotFiles(version="v2.1")
     root = files.write(tmp_path / "arm")
     spec, camera = tmp_path / "arm.yaml", "observation.images.top"
@@ -256,7 +256,7 @@ def test_only_videos_that_the_spec_reads_are_looked_for(healthy: Machine, tmp_pa
         assert found_on(healthy, spec=spec) == []
 
 
-def test_a_slow_file_system_is_found(healthy: Machine, demo_mix: Path, tmp_path: Path) -> None:
+def test_a_slow_file_system_is_found(healthy: Machine, demo_mix: Path, tmp_path: Path):
     try:
         with slow_files(demo_mix.parent, tmp_path / "slow") as files:
             files.say({"storage_ms": 30.0, "stalls": False})

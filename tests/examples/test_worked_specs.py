@@ -28,12 +28,12 @@ def folder(kept_demo: Callable[..., Path], tmp_path_factory: pytest.TempPathFact
     return place
 
 
-def test_the_folder_holds_the_specs_that_are_tried_here_and_no_other() -> None:
+def test_the_folder_holds_the_specs_that_are_tried_here_and_no_other():
     assert {path.stem for path in EXAMPLES.glob("*.yaml")} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_key_is_explained_where_it_first_comes(name: str) -> None:
+def test_every_key_is_explained_where_it_first_comes(name: str):
     lines = (EXAMPLES / f"{name}.yaml").read_text().splitlines()
     known: set[str] = set()
     for number, line in enumerate(lines):
@@ -47,7 +47,7 @@ def test_every_key_is_explained_where_it_first_comes(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_worked_spec_can_be_planned(name: str, folder: Path, cli: Cli) -> None:
+def test_a_worked_spec_can_be_planned(name: str, folder: Path, cli: Cli):
     spec = str(folder / f"{name}.yaml")
     cli("index", "--spec", spec)
     found = cli.json("plan", "--spec", spec, "--ram-floor", "64MiB")
@@ -60,15 +60,13 @@ def test_a_worked_spec_can_be_planned(name: str, folder: Path, cli: Cli) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_all_values_of_a_worked_spec_are_those_of_plain_tfds(
-    name: str, folder: Path, cli: Cli
-) -> None:
+def test_all_values_of_a_worked_spec_are_those_of_plain_tfds(name: str, folder: Path, cli: Cli):
     found = cli.json("verify", "--spec", folder / f"{name}.yaml", "-n", 8, "--ram-floor", "64MiB")
     assert found["differences"] == []
     assert sum(found["samples"].values()) == 8
 
 
 @pytest.mark.slow
-def test_each_dataset_that_does_not_say_null_has_a_validation_set(folder: Path) -> None:
+def test_each_dataset_that_does_not_say_null_has_a_validation_set(folder: Path):
     sets = validation_specs(PipelineSpec.from_yaml(folder / "validation.yaml"))
     assert list(sets) == ["kitchen_sink", "teacup_24", "mobile_drawers"]

@@ -87,7 +87,7 @@ def spec_of(folder: Path, **more: Any) -> PipelineSpec:
     )
 
 
-def test_every_row_is_the_one_that_was_recorded(site: Path, recordings: Path) -> None:
+def test_every_row_is_the_one_that_was_recorded(site: Path, recordings: Path):
     found = {}
     with AutoLoader(spec_of(recordings), ram_floor="200MB", output="numpy") as loader:
         for batch in loader:
@@ -103,7 +103,7 @@ def test_every_row_is_the_one_that_was_recorded(site: Path, recordings: Path) ->
 @pytest.mark.parametrize("site", ["installed", "built in"], indirect=True)
 def test_commands_find_it_and_hold_it_against_plain_readers(
     site: Path, recordings: Path, tmp_path: Path, cli: Cli
-) -> None:
+):
     def told(*words: str) -> Any:
         return cli.json(*words)
 
@@ -122,9 +122,7 @@ def test_commands_find_it_and_hold_it_against_plain_readers(
     assert held["differences"] == []
 
 
-def test_an_episode_whose_video_is_short_is_left_out_with_the_reason(
-    site: Path, recordings: Path
-) -> None:
+def test_an_episode_whose_video_is_short_is_left_out_with_the_reason(site: Path, recordings: Path):
     write_video(recordings / "take_1.mp4", [picture(0, 1, t) for t in range(4)], "libx264", gop=4)
     spec = spec_of(recordings).model_copy(
         update={"errors": spec_of(recordings).errors.model_copy(update={"max_corrupt_ratio": 0.5})}
@@ -136,7 +134,7 @@ def test_an_episode_whose_video_is_short_is_left_out_with_the_reason(
     assert "take_1.mp4: it has 4 frames, and the episode needs 0 to 6" in str(told)
 
 
-def test_floats_where_integers_are_declared_are_not_cut_off(site: Path, recordings: Path) -> None:
+def test_floats_where_integers_are_declared_are_not_cut_off(site: Path, recordings: Path):
     code = (site / "mp4_folder.py").read_text()
     as_whole = code.replace("numbers(name, width)", 'numbers(name, width, "int64")')
     assert as_whole != code
@@ -150,7 +148,7 @@ def test_floats_where_integers_are_declared_are_not_cut_off(site: Path, recordin
 
 def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(
     site: Path, recordings: Path
-) -> None:
+):
     with pytest.raises(SpecError, match=r"datasets\[bench\].kind: .*'mp4'") as refused:
         AutoLoader(spec_of(recordings, kind="mp4"), ram_floor="200MB").state_dict()
     known = sorted([*sources.BUILT_IN, "mp4_folder"])
@@ -158,7 +156,7 @@ def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(
     assert "mp4_folder" in refused.value.remedy
 
 
-def test_a_folder_of_another_format_is_refused_by_its_marker(site: Path, tmp_path: Path) -> None:
+def test_a_folder_of_another_format_is_refused_by_its_marker(site: Path, tmp_path: Path):
     with pytest.raises(SourceError, match=r"not a MP4 folder dataset.*recording\.json"):
         sources.format_of("mp4_folder", field="kind").check(tmp_path, dataset="bench")
 
@@ -173,7 +171,7 @@ def test_a_folder_of_another_format_is_refused_by_its_marker(site: Path, tmp_pat
 )
 def test_a_package_whose_format_cannot_be_loaded_is_named(
     site: Path, recordings: Path, value: str, why: str
-) -> None:
+):
     (site / "leaves.py").write_text("import sys\nsys.exit('no licence')")
     install(site, "broken", {"broken": value})
     with pytest.raises(SourceError, match=f"'broken' cannot be loaded from {value}.*{why}"):
@@ -181,18 +179,18 @@ def test_a_package_whose_format_cannot_be_loaded_is_named(
 
 
 @pytest.mark.parametrize("kind", sources.BUILT_IN)
-def test_the_registry_and_a_format_agree_on_its_marker(kind: str) -> None:
+def test_the_registry_and_a_format_agree_on_its_marker(kind: str):
     assert sources.format_of(kind, field="kind").marker == sources.BUILT_IN[kind][0]
 
 
 @pytest.mark.parametrize("kind", sorted({*sources.BUILT_IN, "mp4_folder"} - {"tfds"}))
-def test_what_is_read_by_index_alone_is_refused_in_a_bucket(site: Path, kind: str) -> None:
+def test_what_is_read_by_index_alone_is_refused_in_a_bucket(site: Path, kind: str):
     with pytest.raises(UnsupportedError, match=r"is remote; .* read from local disks") as refused:
         open_source("gs://bucket/data", dataset="far", kind=kind)
     assert "mount the bucket" in refused.value.remedy
 
 
-def test_a_format_whose_dataset_is_one_file_is_found_by_it(site: Path, recordings: Path) -> None:
+def test_a_format_whose_dataset_is_one_file_is_found_by_it(site: Path, recordings: Path):
     (site / "takes.py").write_text(
         "from mp4_folder import Mp4Folder\nclass Take(Mp4Folder):\n    marker = '*.csv'\n"
     )
@@ -202,7 +200,7 @@ def test_a_format_whose_dataset_is_one_file_is_found_by_it(site: Path, recording
     assert sources.format_at(file).__name__ == "Take"
 
 
-def test_rows_are_numbers_as_the_file_has_them(site: Path, recordings: Path) -> None:
+def test_rows_are_numbers_as_the_file_has_them(site: Path, recordings: Path):
     directory = open_source(recordings, dataset="bench", kind="mp4_folder")
     steps = directory.plain_reader().episode(directory.splits["train"][2], 0)
     np.testing.assert_array_equal([step["state"] for step in steps], [[t, 2] for t in range(9)])

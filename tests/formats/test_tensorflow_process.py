@@ -18,7 +18,7 @@ sys.stdin.buffer.read()
 """
 
 
-def test_a_question_that_ctrl_c_cuts_leaves_no_answer_for_the_next_one() -> None:
+def test_a_question_that_ctrl_c_cuts_leaves_no_answer_for_the_next_one():
     asked = TensorFlowProcess()
     asked._process = process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -34,7 +34,7 @@ def test_a_question_that_ctrl_c_cuts_leaves_no_answer_for_the_next_one() -> None
     assert process.returncode == 0
 
 
-def test_a_program_that_lets_sigpipe_end_it_outlives_the_process() -> None:
+def test_a_program_that_lets_sigpipe_end_it_outlives_the_process():
     asked = TensorFlowProcess()
     asked._process = process = subprocess.Popen(
         ["/bin/true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -100,7 +100,7 @@ def damaged(folder: Path, name: str = "robot") -> Written:
 @pytest.mark.parametrize("cycle", [1, 3])
 def test_damage_costs_the_records_it_hides_and_no_other_and_each_is_named(
     cycle: int, tmp_path: Path
-) -> None:
+):
     mixture = mixture_of(damaged(tmp_path))
     for pass_ in (0, 1):
         items = list(episodes_of_pass(mixture, 0, pass_, cycle_length=cycle))
@@ -120,7 +120,7 @@ def test_damage_costs_the_records_it_hides_and_no_other_and_each_is_named(
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"nonsense" * 50])
 def test_files_that_hold_nothing_any_more_end_in_a_source_error_and_never_spin(
     content: bytes, tmp_path: Path
-) -> None:
+):
     written = build(tmp_path)
     mixture = mixture_of(written)
     for file in written.files:
@@ -135,7 +135,7 @@ def test_files_that_hold_nothing_any_more_end_in_a_source_error_and_never_spin(
 @pytest.mark.parametrize("strategy", ["python", "choose", "sample"])
 def test_a_damaged_dataset_is_quarantined_by_name_while_passes_are_complete_and_weights_hold(
     strategy: str, tmp_path: Path
-) -> None:
+):
     broken = damaged(tmp_path, "broken")
     whole = write_steps(tmp_path, [[STEPS] * 10], name="whole")
     mixture = mixture_of(
@@ -173,7 +173,7 @@ def epochs_of(rows: list[tuple[int, ...]], samples: int) -> list[list[tuple[int,
 @every_strategy
 def test_a_record_found_broken_when_read_is_made_up_for_so_that_epochs_stay_passes(
     strategy: str, tmp_path: Path
-) -> None:
+):
     broken, whole = build(tmp_path, "broken"), build(tmp_path, "whole")
     mixing = {"strategy": strategy}
     mixture = by_passes(broken, whole, errors={"max_corrupt_ratio": 0.1}, mixing=mixing)
@@ -207,7 +207,7 @@ def test_a_record_found_broken_when_read_is_made_up_for_so_that_epochs_stay_pass
         assert row[4] == place[4]
 
 
-def test_files_that_were_changed_since_the_count_end_a_run_of_passes(tmp_path: Path) -> None:
+def test_files_that_were_changed_since_the_count_end_a_run_of_passes(tmp_path: Path):
     broken, whole = build(tmp_path, "broken"), build(tmp_path, "whole")
     running = Running(by_passes(broken, whole))
     broken.break_payload(1, 2)
@@ -219,7 +219,7 @@ def test_files_that_were_changed_since_the_count_end_a_run_of_passes(tmp_path: P
 @pytest.mark.parametrize("frames", ["truncated", "no picture", "nothing"])
 def test_an_undecodable_frame_is_quarantined_and_its_rows_repeat_their_own_dataset(
     frames: str, tmp_path: Path
-) -> None:
+):
     good = [jpeg(7, step) for step in range(STEPS)]
     bad = {"truncated": good[2][:-40], "no picture": b"no picture at all", "nothing": b""}[frames]
     broken = build(
@@ -247,7 +247,7 @@ def test_an_undecodable_frame_is_quarantined_and_its_rows_repeat_their_own_datas
     assert (ledger[others, :5] == provenance[others]).all()
 
 
-def test_more_damage_than_the_spec_bears_is_a_source_error_with_the_numbers(tmp_path: Path) -> None:
+def test_more_damage_than_the_spec_bears_is_a_source_error_with_the_numbers(tmp_path: Path):
     broken = build(tmp_path)
     for shard in range(3):
         broken.break_payload(shard, 1)
@@ -259,7 +259,7 @@ def test_more_damage_than_the_spec_bears_is_a_source_error_with_the_numbers(tmp_
     assert caught.value.dataset == "robot"
 
 
-def test_one_bad_record_is_borne_even_where_none_is_allowed(tmp_path: Path) -> None:
+def test_one_bad_record_is_borne_even_where_none_is_allowed(tmp_path: Path):
     broken = build(tmp_path)
     broken.break_payload(0, 0)
     mixture = mixture_of(broken, errors={"max_corrupt_ratio": 0})
@@ -268,14 +268,14 @@ def test_one_bad_record_is_borne_even_where_none_is_allowed(tmp_path: Path) -> N
         assert len(running.pipeline.quarantined()) == 1
 
 
-def test_a_batch_of_which_nothing_decodes_is_a_source_error(tmp_path: Path) -> None:
+def test_a_batch_of_which_nothing_decodes_is_a_source_error(tmp_path: Path):
     bad = [episode(0, 8, **{"observation/image": [b"broken"] * 8})]
     mixture = mixture_of(write_dataset(tmp_path, [bad]))
     with Running(mixture) as running, pytest.raises(SourceError, match="none of the 4 samples"):
         running.batches(2)
 
 
-def test_a_dataset_that_dies_in_the_midst_stops_the_run_with_its_name(tmp_path: Path) -> None:
+def test_a_dataset_that_dies_in_the_midst_stops_the_run_with_its_name(tmp_path: Path):
     one = build(tmp_path, "one")
     two = build(tmp_path, "two")
     mixture = mixture_of(one, two)
@@ -289,7 +289,7 @@ def test_a_dataset_that_dies_in_the_midst_stops_the_run_with_its_name(tmp_path: 
     assert not isinstance(caught.value, PipelineError)
 
 
-def test_a_dataset_that_dies_may_be_dropped_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_a_dataset_that_dies_may_be_dropped_and_the_rest_goes_on(tmp_path: Path):
     one = build(tmp_path, "one")
     two = build(tmp_path, "two")
     mixture = mixture_of(one, two, errors={"dead_dataset": "drop"})

@@ -47,7 +47,7 @@ EVERY = [(shard, record) for shard, part in enumerate(LENGTHS) for record in ran
 @pytest.mark.parametrize("parse", [1, 4])
 def test_a_pass_gives_every_record_once_and_each_shard_in_order(
     cycle: int, parse: int, written: Written
-) -> None:
+):
     mixture = mixture_of(written)
     for pass_ in (0, 3):
         found = places(
@@ -59,9 +59,7 @@ def test_a_pass_gives_every_record_once_and_each_shard_in_order(
             assert records == sorted(records)
 
 
-def test_threads_that_walk_hold_no_end_of_the_process_and_end_with_their_stream(
-    written: Written,
-) -> None:
+def test_threads_that_walk_hold_no_end_of_the_process_and_end_with_their_stream(written: Written):
     mixture = mixture_of(written)
     stream = stream_reader(mixture)(mixture.datasets[0]).open(
         ReaderStart(0, (0,) * len(LENGTHS)), stream_knobs(parse_parallel_calls=3)
@@ -73,7 +71,7 @@ def test_threads_that_walk_hold_no_end_of_the_process_and_end_with_their_stream(
     assert all_ended(walkers, within_s=None)
 
 
-def test_one_shard_at_a_time_comes_in_the_keyed_order_of_its_pass(written: Written) -> None:
+def test_one_shard_at_a_time_comes_in_the_keyed_order_of_its_pass(written: Written):
     mixture = mixture_of(written, seed=11)
     key = mixture.datasets[0].key
     orders = []
@@ -87,7 +85,7 @@ def test_one_shard_at_a_time_comes_in_the_keyed_order_of_its_pass(written: Writt
 
 def test_an_ordered_reader_gives_one_order_however_many_shards_it_reads_side_by_side(
     written: Written,
-) -> None:
+):
     from autoloader.pipeline.graph.reader import StreamReader
 
     mixture = mixture_of(written)
@@ -100,7 +98,7 @@ def test_an_ordered_reader_gives_one_order_however_many_shards_it_reads_side_by_
     assert len(orders) == 1
 
 
-def test_a_slice_of_a_split_gives_its_records_alone(written: Written) -> None:
+def test_a_slice_of_a_split_gives_its_records_alone(written: Written):
     mixture = mixture_of(dataset_of(written, split="train[2:7]"))
     found = sorted(places(episodes_of_pass(mixture)))
     assert found == [(0, 2), (1, 0), (1, 1), (2, 0), (2, 1)]
@@ -108,7 +106,7 @@ def test_a_slice_of_a_split_gives_its_records_alone(written: Written) -> None:
     assert sorted(places(episodes_of_pass(twice))) == [(0, 0), (1, 0), (1, 1)]
 
 
-def test_a_stream_goes_on_behind_the_passes_that_one_graph_holds(tmp_path: Path) -> None:
+def test_a_stream_goes_on_behind_the_passes_that_one_graph_holds(tmp_path: Path):
     mixture = mixture_of(write_dataset(tmp_path, [[episode(0, 1)], [episode(1, 1)]]))
     source = stream_reader(mixture)(mixture.datasets[0])
     seen: collections.Counter[int] = collections.Counter()
@@ -154,7 +152,7 @@ def take_some(
 @pytest.mark.parametrize("per_episode", ["all", 2])
 def test_reopening_at_random_cursors_with_random_knobs_neither_loses_nor_doubles_a_sample(
     seed: int, per_episode: Any, written: Written
-) -> None:
+):
     sample = {"frame_offsets": [0, 2], "edges": {"end": "drop"}, "per_episode": per_episode}
     mixture = mixture_of(written, sample=sample)
     rng = random.Random(seed)
@@ -197,7 +195,7 @@ def shown(encoded: bytes) -> tuple[int, int]:
     return round((red - 4) / 8), round((green - 2) / 4)
 
 
-def test_a_frame_is_held_once_and_unused_ones_are_left_behind(tmp_path: Path) -> None:
+def test_a_frame_is_held_once_and_unused_ones_are_left_behind(tmp_path: Path):
     written = write_dataset(tmp_path, [[episode(0, 30)]])
     mixture = mixture_of(written, sample={"frame_offsets": [0, 5], "per_episode": 2})
     found = only(mixture)[0, 0]

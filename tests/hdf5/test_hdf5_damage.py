@@ -116,7 +116,7 @@ def written(folder: Path, write: Callable[[h5py.File], None]) -> Path:
 @pytest.mark.parametrize("write", REFUSED, ids=lambda one: one.__name__)
 def test_what_is_not_read_is_refused_by_its_name(
     tmp_path: Path, write: Callable[[h5py.File], None]
-) -> None:
+):
     path = written(tmp_path, write)
     tracemalloc.start()
     try:
@@ -151,7 +151,7 @@ def spec_of(folder: Path, camera: str = TOP, **more: Any) -> PipelineSpec:
 
 
 @pytest.mark.parametrize("layout", ["gzip", "lzf", "fletcher32", "checked"])
-def test_a_flipped_byte_never_gives_another_picture(tmp_path: Path, layout: str) -> None:
+def test_a_flipped_byte_never_gives_another_picture(tmp_path: Path, layout: str):
     path = tmp_path / "episode_0.hdf5"
     write_aloha(path, 0, STEPS, {"top": layout})
     directory = open_source(tmp_path, dataset="arms")
@@ -176,7 +176,7 @@ def test_a_flipped_byte_never_gives_another_picture(tmp_path: Path, layout: str)
 
 
 @pytest.mark.parametrize("hurt", ["whole", "cut", "larger", "shorter", "changed", "empty"])
-def test_gzip_is_undone_and_refused_as_by_zlib(hurt: str) -> None:
+def test_gzip_is_undone_and_refused_as_by_zlib(hurt: str):
     codec = ArrayCodec((8, 8, 3), (2, 8, 8, 3), (DEFLATE,))
     size = math.prod(codec.chunk) + {"larger": 100, "shorter": -100}.get(hurt, 0)
     data = zlib.compress(np.random.default_rng(1).integers(0, 9, size, np.uint8).tobytes())
@@ -197,7 +197,7 @@ def test_gzip_is_undone_and_refused_as_by_zlib(hurt: str) -> None:
         assert found == outcome(lambda: inflated_by_zlib(data, math.prod(codec.chunk) + 4))
 
 
-def test_a_damaged_slab_costs_the_samples_that_show_it(tmp_path: Path, one_child: None) -> None:
+def test_a_damaged_slab_costs_the_samples_that_show_it(tmp_path: Path, one_child: None):
     for episode in range(2):
         write_aloha(tmp_path / f"episode_{episode}.hdf5", episode, STEPS, {"top": "gzip"})
     path = tmp_path / "episode_1.hdf5"
@@ -218,7 +218,7 @@ def test_a_damaged_slab_costs_the_samples_that_show_it(tmp_path: Path, one_child
     assert "gzip data is damaged" in told
 
 
-def test_a_file_that_is_cut_off_is_named_with_its_bytes(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_off_is_named_with_its_bytes(tmp_path: Path):
     path = tmp_path / "d.hdf5"
     write_robomimic(path, {"demo_0": 9, "demo_1": 7})
     whole = path.stat().st_size
@@ -228,7 +228,7 @@ def test_a_file_that_is_cut_off_is_named_with_its_bytes(tmp_path: Path) -> None:
         open_source(tmp_path, dataset="d")
 
 
-def test_one_cut_episode_of_many_is_left_out_by_its_name(tmp_path: Path, one_child: None) -> None:
+def test_one_cut_episode_of_many_is_left_out_by_its_name(tmp_path: Path, one_child: None):
     for episode in range(3):
         write_aloha(tmp_path / f"episode_{episode}.hdf5", episode, STEPS, {"top": "contiguous"})
     with (tmp_path / "episode_1.hdf5").open("r+b") as raw:
@@ -242,7 +242,7 @@ def test_one_cut_episode_of_many_is_left_out_by_its_name(tmp_path: Path, one_chi
     assert "it is cut off" in str(told)
 
 
-def test_an_episode_of_other_lengths_is_left_out(tmp_path: Path, one_child: None) -> None:
+def test_an_episode_of_other_lengths_is_left_out(tmp_path: Path, one_child: None):
     path = tmp_path / "d.hdf5"
     write_robomimic(path, {"demo_0": 9, "demo_1": 7, "demo_2": 8})
     with h5py.File(path, "r+") as file:
@@ -266,7 +266,7 @@ def test_an_episode_of_other_lengths_is_left_out(tmp_path: Path, one_child: None
 @pytest.mark.parametrize("rows", ["<u2", "<f4", "|i1", "|u1"])
 def test_a_camera_of_another_type_than_elsewhere_costs_its_episode(
     tmp_path: Path, rows: str, one_child: None
-) -> None:
+):
     for episode in range(2):
         write_aloha(tmp_path / f"episode_{episode}.hdf5", episode, STEPS, {"top": "contiguous"})
     with h5py.File(tmp_path / "episode_1.hdf5", "r+") as file:
@@ -282,7 +282,7 @@ def test_a_camera_of_another_type_than_elsewhere_costs_its_episode(
 
 
 @pytest.mark.parametrize("place", ["heap", "table"])
-def test_a_damaged_heap_is_named(tmp_path: Path, place: str) -> None:
+def test_a_damaged_heap_is_named(tmp_path: Path, place: str):
     path = tmp_path / "episode_0.hdf5"
     write_aloha(path, 0, STEPS, {"top": "heaps"})
     whole = path.read_bytes()
@@ -295,7 +295,7 @@ def test_a_damaged_heap_is_named(tmp_path: Path, place: str) -> None:
         directory.check_first(directory.splits["train"], [TOP], [])
 
 
-def test_a_group_that_leads_back_to_itself_ends(tmp_path: Path) -> None:
+def test_a_group_that_leads_back_to_itself_ends(tmp_path: Path):
     path = written(tmp_path, lambda file: LAYOUTS["contiguous"](file, TOP, pictures(0, 0, STEPS)))
     with h5py.File(path, "r+") as file:
         file["observations/again"] = file["observations"]

@@ -65,7 +65,7 @@ def write_all(folder: Path) -> None:
 
 def test_init_knows_every_layout_and_verify_agrees_with_h5py(
     tmp_path: Path, told: Told, one_child: None
-) -> None:
+):
     write_all(tmp_path / "data")
     mix = tmp_path / "mix.yaml"
     drafted = told("init", str(tmp_path / "data"))
@@ -97,7 +97,7 @@ def test_init_knows_every_layout_and_verify_agrees_with_h5py(
 @pytest.mark.parametrize("layouts", [("contiguous", "jpeg_rows"), ("jpeg_rows", "gzip")])
 def test_a_folder_may_have_raw_and_encoded_pictures(
     tmp_path: Path, told: Told, layouts: Sequence[str], one_child: None
-) -> None:
+):
     for episode, layout in enumerate(layouts):
         write_aloha(tmp_path / f"d/episode_{episode}.hdf5", episode, 8, {"top": layout})
     mix = tmp_path / "mix.yaml"
@@ -107,7 +107,7 @@ def test_a_folder_may_have_raw_and_encoded_pictures(
     assert (held["differences"], held["frames"]) == ([], 16)
 
 
-def test_numbers_that_the_first_episode_s_type_cannot_hold_cost_the_episode(tmp_path: Path) -> None:
+def test_numbers_that_the_first_episode_s_type_cannot_hold_cost_the_episode(tmp_path: Path):
     write_robomimic(tmp_path / "d.hdf5", {"demo_0": 5, "demo_1": 6})
     with h5py.File(tmp_path / "d.hdf5", "r+") as file:
         del file["data/demo_0/actions"]
@@ -120,7 +120,7 @@ def test_numbers_that_the_first_episode_s_type_cannot_hold_cost_the_episode(tmp_
 
 
 @pytest.mark.parametrize("number", [np.inf, np.nan, 1e30, 2.0**63, np.uint64(2**64 - 1)])
-def test_numbers_beyond_64_bits_are_refused_where_integers_are_declared(number: Any) -> None:
+def test_numbers_beyond_64_bits_are_refused_where_integers_are_declared(number: Any):
     whole = np.asarray([1, 2**62], type(number))
     assert fitting(whole, np.int64, "action").tolist() == [1, 2**62]
     with pytest.raises(UnreadableError, match="its type, int64, cannot"):
@@ -128,7 +128,7 @@ def test_numbers_beyond_64_bits_are_refused_where_integers_are_declared(number: 
 
 
 @pytest.mark.parametrize("number", [1e39, -1e300])
-def test_numbers_beyond_float32_are_refused_and_infinite_ones_kept(number: float) -> None:
+def test_numbers_beyond_float32_are_refused_and_infinite_ones_kept(number: float):
     assert fitting(np.asarray([-np.inf, 3e38]), np.float32, "action").tolist()[0] == -np.inf
     with pytest.raises(UnreadableError, match="its type, float32, cannot"):
         fitting(np.asarray([1, number]), np.float32, "action")
@@ -146,7 +146,7 @@ def test_numbers_beyond_float32_are_refused_and_infinite_ones_kept(number: float
 )
 def test_numbers_of_several_files_have_the_type_that_holds_them(
     tmp_path: Path, types: str, joint: str
-) -> None:
+):
     for number, dtype in enumerate(types.split()):
         write_robomimic(tmp_path / f"{number}.hdf5", {"demo_0": 5})
         with h5py.File(tmp_path / f"{number}.hdf5", "r+") as file:
@@ -157,7 +157,7 @@ def test_numbers_of_several_files_have_the_type_that_holds_them(
     assert features["rewards"].dtype == "float64"
 
 
-def test_demos_come_by_their_numbers_and_splits_by_masks(tmp_path: Path) -> None:
+def test_demos_come_by_their_numbers_and_splits_by_masks(tmp_path: Path):
     masks = {"train": ["demo_0", "demo_10"], "valid": ["demo_2"]}
     write_robomimic(tmp_path / "d.hdf5", DEMOS, masks=masks)
     directory = open_source(tmp_path, dataset="d")
@@ -173,7 +173,7 @@ def test_demos_come_by_their_numbers_and_splits_by_masks(tmp_path: Path) -> None
     assert directory.notes == ()
 
 
-def test_episodes_that_a_mask_alone_names_are_told(tmp_path: Path) -> None:
+def test_episodes_that_a_mask_alone_names_are_told(tmp_path: Path):
     write_robomimic(tmp_path / "d.hdf5", DEMOS, masks={"valid": ["demo_2", "demo_7"]})
     directory = open_source(tmp_path, dataset="d")
     assert [one.records for one in directory.resolve("valid")] == [1]
@@ -181,7 +181,7 @@ def test_episodes_that_a_mask_alone_names_are_told(tmp_path: Path) -> None:
     assert "d.hdf5: mask/valid names episodes that are not there: demo_7" in note
 
 
-def test_language_is_found_where_the_layout_says(tmp_path: Path) -> None:
+def test_language_is_found_where_the_layout_says(tmp_path: Path):
     write_all(tmp_path)
 
     def said(folder: str) -> set[str]:
@@ -222,7 +222,7 @@ def write_declared(folder: Path) -> None:
     (folder / "deep/run.json").write_text('{"words": "push it"}')
 
 
-def test_language_may_be_put_beside_files_later(tmp_path: Path) -> None:
+def test_language_may_be_put_beside_files_later(tmp_path: Path):
     write_robotwin_legacy(tmp_path / "data/episode_0.hdf5", 0, 7)
     assert LANGUAGE not in open_source(tmp_path / "data", dataset="d").features
     (tmp_path / "instructions").mkdir()
@@ -230,7 +230,7 @@ def test_language_may_be_put_beside_files_later(tmp_path: Path) -> None:
     assert LANGUAGE in open_source(tmp_path / "data", dataset="d").features
 
 
-def test_a_folder_declares_a_layout_of_its_own(tmp_path: Path, told: Told, one_child: None) -> None:
+def test_a_folder_declares_a_layout_of_its_own(tmp_path: Path, told: Told, one_child: None):
     write_declared(tmp_path / "own")
     mix = tmp_path / "mix.yaml"
     mix.write_text(told("init", str(tmp_path / "own"))["spec"].replace("[256, 256]", "[24, 32]"))
@@ -247,9 +247,7 @@ def test_a_folder_declares_a_layout_of_its_own(tmp_path: Path, told: Told, one_c
         assert batch["language"][row] == ("push it", "turn it")[record]
 
 
-def test_an_episode_that_a_function_gives_back_has_its_samples(
-    tmp_path: Path, one_child: None
-) -> None:
+def test_an_episode_that_a_function_gives_back_has_its_samples(tmp_path: Path, one_child: None):
     write_robomimic(tmp_path / "d/d.hdf5", {"demo_0": 4, "demo_1": 3})
     plain = {"name": "d", "path": str(tmp_path / "d"), "action": "actions",
              "images": {"top": "obs/agentview_image"}}  # fmt: skip
@@ -268,9 +266,7 @@ def test_an_episode_that_a_function_gives_back_has_its_samples(
 @pytest.mark.parametrize(
     "how", [{}, {"chunks": (1, 24, 32)}, {"compression": "gzip", "shuffle": True}], ids=str
 )
-def test_depth_is_that_of_h5py_to_the_bit(
-    tmp_path: Path, how: dict[str, Any], one_child: None
-) -> None:
+def test_depth_is_that_of_h5py_to_the_bit(tmp_path: Path, how: dict[str, Any], one_child: None):
     wanted = np.random.default_rng(1).integers(0, 2**16, (9, HEIGHT, WIDTH), np.uint16)
     write_aloha(tmp_path / "d/episode_0.hdf5", 0, 9, {"top": "contiguous"})
     with h5py.File(tmp_path / "d/episode_0.hdf5", "r+") as file:
@@ -307,14 +303,14 @@ def test_depth_is_that_of_h5py_to_the_bit(
         ("files: no/*.h5", "has no file named no/"),
     ],
 )
-def test_a_wrong_declaration_is_refused_by_its_field(tmp_path: Path, line: str, why: str) -> None:
+def test_a_wrong_declaration_is_refused_by_its_field(tmp_path: Path, line: str, why: str):
     write_robomimic(tmp_path / "d.hdf5", DEMOS)
     (tmp_path / "schema.hdf5.yaml").write_text(f"episodes: data\n{line}\n")
     with pytest.raises(SourceError, match=why):
         open_source(tmp_path, dataset="d")
 
 
-def test_a_single_file_is_a_dataset(tmp_path: Path, told: Told) -> None:
+def test_a_single_file_is_a_dataset(tmp_path: Path, told: Told):
     write_robomimic(tmp_path / "image.hdf5", DEMOS)
     write_aloha(tmp_path / "episode_0.hdf5", 0, 4, {"top": "contiguous"})
     with pytest.raises(SourceError, match=r"is aloha, and .* is robomimic"):
@@ -327,7 +323,7 @@ def test_a_single_file_is_a_dataset(tmp_path: Path, told: Told) -> None:
     assert told("inspect", str(tmp_path / "image.hdf5"))["read"]["episodes"] == 3
 
 
-def test_hdf5_of_other_programs_is_left_out_and_costs_no_dataset(tmp_path: Path) -> None:
+def test_hdf5_of_other_programs_is_left_out_and_costs_no_dataset(tmp_path: Path):
     write_robomimic(tmp_path / "demos/d.hdf5", DEMOS)
     (tmp_path / "model").mkdir()
     with h5py.File(tmp_path / "model/weights.h5", "w") as file:
@@ -340,7 +336,7 @@ def test_hdf5_of_other_programs_is_left_out_and_costs_no_dataset(tmp_path: Path)
         draft(tmp_path / "model", said.append)
 
 
-def test_a_second_start_opens_no_hdf5_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_start_opens_no_hdf5_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     write_robomimic(tmp_path / "d.hdf5", DEMOS)
     data = {
         "name": "d",

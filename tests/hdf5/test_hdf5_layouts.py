@@ -53,7 +53,7 @@ def by_h5py(path: Path, camera: str, t: int) -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("camera", LAYOUTS)
-def test_pictures_are_those_of_h5py(folder: Path, camera: str) -> None:
+def test_pictures_are_those_of_h5py(folder: Path, camera: str):
     check_pictures(folder / "episode_0.hdf5", camera, STEPS[0])
 
 
@@ -72,7 +72,7 @@ def check_pictures(path: Path, camera: str, steps: int) -> None:
 @pytest.mark.parametrize(
     "how", [{"userblock_size": 512}, {"libver": "latest"}, {"fs_strategy": "page"}], ids=str
 )
-def test_places_are_right_in_every_kind_of_file(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_places_are_right_in_every_kind_of_file(tmp_path: Path, how: dict[str, Any]):
     path = tmp_path / "episode_0.hdf5"
     write_aloha(path, 0, STEPS[1], CAMERAS, **how)
     for camera in CAMERAS:
@@ -96,7 +96,7 @@ def spec_of(folder: Path, cameras: Any, **more: Any) -> PipelineSpec:
     return PipelineSpec.from_mapping(document | more)
 
 
-def test_a_loader_shows_every_layout_to_the_bit(folder: Path, one_child: None) -> None:
+def test_a_loader_shows_every_layout_to_the_bit(folder: Path, one_child: None):
     seen = 0
     with AutoLoader(
         spec_of(folder, CAMERAS), output="numpy", knobs={"cache_bytes": "64MB"}
@@ -123,7 +123,7 @@ def test_a_loader_shows_every_layout_to_the_bit(folder: Path, one_child: None) -
 )
 def test_a_start_is_priced_by_what_a_batch_reads(
     tmp_path: Path, pictures: int, height: int, frames: int, batch: int
-) -> None:
+):
     """A picture of noise has 105 KB; 64 samples read more than 16 MiB, and 4 samples fewer."""
     with h5py.File(tmp_path / "noise.hdf5", "w") as file:
         for number in range(12):
@@ -157,7 +157,7 @@ def test_a_start_is_priced_by_what_a_batch_reads(
     assert most <= price.queued_bytes + price.request_bytes + 16 * MIB
 
 
-def test_lzf_is_undone_as_h5py_does(tmp_path: Path) -> None:
+def test_lzf_is_undone_as_h5py_does(tmp_path: Path):
     draws = np.random.default_rng(5)
     for shape in (1, 2, 37, 4096):
         values = np.repeat(draws.integers(0, 3, 4096 // shape + 1), shape)[:4096].astype(np.uint8)
@@ -170,7 +170,7 @@ def test_lzf_is_undone_as_h5py_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("camera", ["plain_chunks", "gzip", "gzip_left_out", "checked"])
 def test_a_slab_that_is_kept_lets_go_of_the_memory_that_it_was_read_into(
     tmp_path: Path, camera: str
-) -> None:
+):
     path = tmp_path / "episode_0.hdf5"
     write_aloha(path, 0, STEPS[0], {camera: camera.removesuffix("_left_out")})
     if camera == "gzip_left_out":  # as HDF5 stores a chunk that gzip would make larger
@@ -192,7 +192,7 @@ def test_a_slab_that_is_kept_lets_go_of_the_memory_that_it_was_read_into(
 
 def test_a_slab_that_a_planned_sample_shows_is_kept_longest(
     folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     found = open_source(folder, dataset="layouts")
     path = "observations/images/gzip"
     pictures = found.first_frames(str(folder / "episode_0.hdf5"), 0, path, STEPS[0])
@@ -218,7 +218,7 @@ def test_a_slab_that_a_planned_sample_shows_is_kept_longest(
         read(0, damage=1).stored()
 
 
-def test_the_key_of_a_gzip_slab_takes_checksums_that_are_there(folder: Path) -> None:
+def test_the_key_of_a_gzip_slab_takes_checksums_that_are_there(folder: Path):
     found = open_source(folder, dataset="layouts")
     path = "observations/images/gzip"
     (one,) = found.first_frames(str(folder / "episode_0.hdf5"), 0, path, 1)
@@ -234,7 +234,7 @@ def test_the_key_of_a_gzip_slab_takes_checksums_that_are_there(folder: Path) -> 
 
 
 @pytest.mark.parametrize("camera", ["contiguous", "rows_of_frames", "gzip", "plain_chunks"])
-def test_a_start_reckons_with_the_slabs_that_are_kept(folder: Path, camera: str) -> None:
+def test_a_start_reckons_with_the_slabs_that_are_kept(folder: Path, camera: str):
     mixture = resolve(spec_of(folder, [camera]))
     kept = MOST_SLAB_BYTES if camera in ("gzip", "plain_chunks") else 0
     assert mixture.sizes.request_bytes == kept

@@ -69,9 +69,7 @@ def real(first: int, count: int, steps: int) -> tuple[bool, ...]:
 
 
 @pytest.mark.parametrize("pads", [True, False])
-def test_robomimic_sequences_are_those_of_its_dataset(
-    folder: Path, pads: bool, one_child: None
-) -> None:
+def test_robomimic_sequences_are_those_of_its_dataset(folder: Path, pads: bool, one_child: None):
     stack, length = 2, 16
     wanted = Counter[Window]()
     for episode, steps in enumerate(LENGTHS):
@@ -86,7 +84,7 @@ def test_robomimic_sequences_are_those_of_its_dataset(
 
 def test_act_draws_one_start_of_each_episode_with_all_actions_behind_it(
     folder: Path, one_child: None
-) -> None:
+):
     most, found = max(LENGTHS), windows(folder, "act", passes=40)
     starts = dict.fromkeys(range(len(LENGTHS)), frozenset[int]())
     for episode, (t,), actions, inside in found:
@@ -101,7 +99,7 @@ def test_act_draws_one_start_of_each_episode_with_all_actions_behind_it(
 
 def test_diffusion_policy_horizons_are_those_of_its_sampler_and_seven_more_an_episode(
     folder: Path, one_child: None
-) -> None:
+):
     horizon, before, after = 16, 1, 7
     wanted = Counter[Window]()
     for episode, steps in enumerate(LENGTHS):

@@ -80,7 +80,7 @@ def bad_records(folder: Path) -> dict[str, tuple[Any, str]]:
     }
 
 
-def test_each_bad_record_is_left_out_by_name(tmp_path: Path) -> None:
+def test_each_bad_record_is_left_out_by_name(tmp_path: Path):
     media = tmp_path / "media"
     media.mkdir()
     (media / "good.png").write_bytes(encoded(3))
@@ -103,7 +103,7 @@ def test_each_bad_record_is_left_out_by_name(tmp_path: Path) -> None:
     assert len(found) == len(bad) + 1
 
 
-def test_a_picture_that_fails_in_decoding_is_a_repeat(tmp_path: Path) -> None:
+def test_a_picture_that_fails_in_decoding_is_a_repeat(tmp_path: Path):
     (tmp_path / "a").write_bytes(encoded(2))
     whole = encoded(4, "jpeg")
     (tmp_path / "b").write_bytes(whole[: len(whole) // 2])
@@ -118,7 +118,7 @@ def test_a_picture_that_fails_in_decoding_is_a_repeat(tmp_path: Path) -> None:
     assert "cannot be decoded" in bad.reason
 
 
-def test_a_row_whose_picture_lies_elsewhere_is_left_out_by_name(tmp_path: Path) -> None:
+def test_a_row_whose_picture_lies_elsewhere_is_left_out_by_name(tmp_path: Path):
     path = write_parquet(tmp_path / "t.parquet", [1, 1, 0, 1, 1])
     table = parquet.read_table(path)
     pictures = table["image"].to_pylist()
@@ -133,9 +133,7 @@ def test_a_row_whose_picture_lies_elsewhere_is_left_out_by_name(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("nothing", [None, b""])
-def test_a_row_of_text_alone_may_have_an_empty_picture(
-    tmp_path: Path, nothing: bytes | None
-) -> None:
+def test_a_row_of_text_alone_may_have_an_empty_picture(tmp_path: Path, nothing: bytes | None):
     path = write_parquet(tmp_path / "t.parquet", [0, 0, 1, 0, 1, 1])
     table = parquet.read_table(path)
     pictures = [one or {"bytes": nothing, "path": ""} for one in table["image"].to_pylist()]
@@ -156,9 +154,7 @@ def test_a_row_of_text_alone_may_have_an_empty_picture(
 
 
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
-def test_a_picture_of_a_tar_that_is_a_link_is_not_lost_in_silence(
-    tmp_path: Path, kind: bytes
-) -> None:
+def test_a_picture_of_a_tar_that_is_a_link_is_not_lost_in_silence(tmp_path: Path, kind: bytes):
     path = tmp_path / "t.tar"
     with tarfile.open(path, "w") as tar:
         for name, data in (("a.png", encoded(1)), ("a.txt", b"one"), ("b.txt", b"two")):
@@ -237,14 +233,14 @@ def textless(path: Path) -> Path:
 )
 def test_files_that_are_broken_are_named(
     tmp_path: Path, name: str, make: Callable[[Path], Path], said: str
-) -> None:
+):
     path = make(tmp_path / name)
     with pytest.raises(SourceError, match=said) as error:
         AutoLoader(spec_of(path), **HOW)
     assert name in str(error.value)
 
 
-def test_a_file_that_changed_is_never_read_wrongly(tmp_path: Path) -> None:
+def test_a_file_that_changed_is_never_read_wrongly(tmp_path: Path):
     (tmp_path / "a").write_bytes(encoded(2))
     path = write_lines(tmp_path / "t.jsonl", [record(k, ["a"]) for k in range(40)])
     spec = spec_of(path, mixing={"epoch": "forever"})
@@ -273,7 +269,7 @@ def test_a_file_that_changed_is_never_read_wrongly(tmp_path: Path) -> None:
 )
 def test_what_records_do_not_have_is_refused_by_name(
     tmp_path: Path, own: dict[str, Any], said: str, written_rlds: Path
-) -> None:
+):
     path = write_lines(tmp_path / "t.jsonl", [record(0, [])])
     (tmp_path / "t.csv").write_text("x")
     dataset = {"name": "talk", "path": str(path), "kind": "image_text", **own}

@@ -54,7 +54,7 @@ def written(folder: Path, kind: str) -> tuple[Path, list[int], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["lines", "list", "tar", "snappy"])
-def test_a_spec_is_drafted_of_records(tmp_path: Path, kind: str) -> None:
+def test_a_spec_is_drafted_of_records(tmp_path: Path, kind: str):
     path, counts, more = written(tmp_path, kind)
     said: list[str] = []
     spec = PipelineSpec.from_mapping(parse_yaml(draft(path, said.append)["spec"]))
@@ -65,9 +65,7 @@ def test_a_spec_is_drafted_of_records(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "tar", "parquet"])
-def test_files_of_a_folder_are_of_the_splits_that_their_names_say(
-    tmp_path: Path, ending: str
-) -> None:
+def test_files_of_a_folder_are_of_the_splits_that_their_names_say(tmp_path: Path, ending: str):
     names = {"train": "train_0 more training invalid", "validation": "val a-dev valid.2",
              "test": "3test eval"}  # fmt: skip
     parts = {f"{name}.{ending}": split for split, one in names.items() for name in one.split()}
@@ -94,14 +92,14 @@ def test_files_of_a_folder_are_of_the_splits_that_their_names_say(
 )
 def test_a_draft_has_the_split_to_validate_on_that_is_there(
     tmp_path: Path, files: list[str], split: dict[str, str]
-) -> None:
+):
     for name in files:
         write_lines(tmp_path / f"{name}.jsonl", [record(0, [])])
     spec = PipelineSpec.from_mapping(parse_yaml(draft(tmp_path, print)["spec"]))
     assert dict(spec.datasets[0].split) == split
 
 
-def test_a_draft_has_a_name_and_slots_that_a_spec_may_have(tmp_path: Path) -> None:
+def test_a_draft_has_a_name_and_slots_that_a_spec_may_have(tmp_path: Path):
     folder = tmp_path / "añ o"
     found = records(folder, [33])
     for path in (write_lines(folder / "my data.v2.jsonl", found), folder):
@@ -113,7 +111,7 @@ def test_a_draft_has_a_name_and_slots_that_a_spec_may_have(tmp_path: Path) -> No
         assert entry.vision.slots == 32
 
 
-def test_a_draft_bears_records_that_indexing_leaves_out(tmp_path: Path) -> None:
+def test_a_draft_bears_records_that_indexing_leaves_out(tmp_path: Path):
     good = records(tmp_path, [2])
     bad = [record(1, ["/elsewhere/p0.png"]), record(2, ["../p0.png"]), record(3, ["iVBOR" * 2000])]
     for name, lines in (("../p0.png", bad[1:]), ("iVBOR", bad[2:]), ("/elsewhere/p0.png", bad)):
@@ -129,7 +127,7 @@ def test_a_draft_bears_records_that_indexing_leaves_out(tmp_path: Path) -> None:
         assert len(told) < 500
 
 
-def test_other_json_is_no_file_of_records(tmp_path: Path) -> None:
+def test_other_json_is_no_file_of_records(tmp_path: Path):
     (tmp_path / "info.json").write_text('{"robot": 1}')
     with pytest.raises(SourceError, match=r"info\.json: its records are not read: it has no text"):
         draft(tmp_path / "info.json", print)
@@ -140,7 +138,7 @@ def test_other_json_is_no_file_of_records(tmp_path: Path) -> None:
     assert told.startswith(f"{tmp_path}: left out: {tmp_path}: its records are not read: it has no")
 
 
-def test_a_fault_of_a_folder_of_records_is_named(tmp_path: Path) -> None:
+def test_a_fault_of_a_folder_of_records_is_named(tmp_path: Path):
     found = records(tmp_path, [2])
     for name in ("talk.jsonl", "more.json"):
         write_lines(tmp_path / name, found)
@@ -152,7 +150,7 @@ def test_a_fault_of_a_folder_of_records_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lines", "list", "tar", "snappy", "none", "zstd"])
-def test_texts_and_pictures_come_as_they_are_stored(tmp_path: Path, kind: str) -> None:
+def test_texts_and_pictures_come_as_they_are_stored(tmp_path: Path, kind: str):
     path, counts, more = written(tmp_path, kind)
     vision = {"slots": 2, "size": list(SIZE)}
     spec = spec_of(path, vision=vision, batch={"size": 4, "drop_last": False}, **more)
@@ -189,7 +187,7 @@ def test_texts_and_pictures_come_as_they_are_stored(tmp_path: Path, kind: str) -
 
 
 @pytest.mark.parametrize("kind", ["lines", "tar", "snappy"])
-def test_the_index_is_small(tmp_path: Path, kind: str) -> None:
+def test_the_index_is_small(tmp_path: Path, kind: str):
     path, counts, more = written(tmp_path, kind)
     (dataset,) = resolve(spec_of(path, **more)).datasets
     index = open_dataset_index(dataset)
@@ -208,7 +206,7 @@ def test_the_index_is_small(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lines", "list", "tar", "snappy"])
-def test_verify_agrees(tmp_path: Path, kind: str) -> None:
+def test_verify_agrees(tmp_path: Path, kind: str):
     path, _, more = written(tmp_path, kind)
     if kind == "list":
         more["sample"] = {"frame_offsets": [-1, 0], "edges": {"start": "zero"}, "per_episode": 1}
@@ -223,7 +221,7 @@ def test_verify_agrees(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "gif", "grey", "alpha", "palette"])
-def test_pictures_of_each_kind_are_decoded(tmp_path: Path, kind: str) -> None:
+def test_pictures_of_each_kind_are_decoded(tmp_path: Path, kind: str):
     (tmp_path / "a").write_bytes(encoded(2, kind))
     path = write_lines(tmp_path / "t.jsonl", [record(0, ["a"])] * 4)
     wanted = pixels(2).astype(float)
@@ -236,7 +234,7 @@ def test_pictures_of_each_kind_are_decoded(tmp_path: Path, kind: str) -> None:
     assert np.abs(batch["images"]["top"][0, 0] - wanted).max() <= (8 if kind == "jpeg" else 1)
 
 
-def test_pictures_are_fitted_to_the_mixtures_cameras_or_to_their_own(tmp_path: Path) -> None:
+def test_pictures_are_fitted_to_the_mixtures_cameras_or_to_their_own(tmp_path: Path):
     (tmp_path / "a").write_bytes(encoded(2))
     path = write_lines(tmp_path / "t.jsonl", [record(0, ["a"])] * 4)
     spec = spec_of(
@@ -252,7 +250,7 @@ def test_pictures_are_fitted_to_the_mixtures_cameras_or_to_their_own(tmp_path: P
     assert (own[16] == pixels(2)[0, 0]).all()
 
 
-def test_records_weigh_as_any_sample(tmp_path: Path) -> None:
+def test_records_weigh_as_any_sample(tmp_path: Path):
     path, counts, more = written(tmp_path, "lines")
     zero = np.zeros(len(counts))
     zero[[1, 4]] = 2.0, 1.0

@@ -58,7 +58,7 @@ def places(batch: Any) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_shares_are_exact_and_a_resume_goes_on(
     parts: tuple[Path, list[dict[str, Any]]], ranks: int
-) -> None:
+):
     spec = mixed(parts)
     whole, cut = Counter[tuple[int, ...]](), Counter[tuple[int, ...]]()
     every = [{"rank": rank, "world_size": ranks, **HOW} for rank in range(ranks)]
@@ -87,9 +87,7 @@ def test_shares_are_exact_and_a_resume_goes_on(
     assert shares == wanted
 
 
-def test_offsets_in_seconds_need_no_frame_rate_of_records(
-    parts: tuple[Path, list[dict[str, Any]]],
-) -> None:
+def test_offsets_in_seconds_need_no_frame_rate_of_records(parts: tuple[Path, list[dict[str, Any]]]):
     path, _ = parts
     sample = {"delta_timestamps": {"frames": [-0.1, 0.0], "action": [0.0, 0.05]}}
     with AutoLoader(spec_of(path, sample=sample, batch={"size": 7}), **HOW) as loader:
@@ -119,9 +117,7 @@ def steps_of(spec: PipelineSpec, ranks: int, epochs: int = 1) -> list[list[list[
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_batch_is_of_one_kind_on_all_ranks(
-    parts: tuple[Path, list[dict[str, Any]]], ranks: int
-) -> None:
+def test_a_batch_is_of_one_kind_on_all_ranks(parts: tuple[Path, list[dict[str, Any]]], ranks: int):
     steps = steps_of(mixed(parts, **UNIT), ranks, epochs=2)
     kinds = [{place[0] > 1 for own in step for place in own} for step in steps]
     assert all(len(kind) == 1 for kind in kinds)
@@ -137,7 +133,7 @@ def test_a_batch_is_of_one_kind_on_all_ranks(
 
 def test_another_world_size_and_batch_lose_and_repeat_nothing(
     parts: tuple[Path, list[dict[str, Any]]],
-) -> None:
+):
     seen: Counter[tuple[int, ...]] = Counter()
     state: dict[str, Any] | None = None
     for ranks, size in ((2, 4), (1, 4), (3, 3)):
@@ -160,7 +156,7 @@ def test_another_world_size_and_batch_lose_and_repeat_nothing(
         assert all(by_pass[number] == length for number in range(last))
 
 
-def test_a_resume_of_whole_batches_is_exact(parts: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_a_resume_of_whole_batches_is_exact(parts: tuple[Path, list[dict[str, Any]]]):
     spec = mixed(parts, **UNIT)
     for rank in range(2):
         own = {"rank": rank, "world_size": 2, **HOW}
@@ -191,11 +187,11 @@ def test_a_resume_of_whole_batches_is_exact(parts: tuple[Path, list[dict[str, An
 )
 def test_what_says_otherwise_how_batches_are_filled_is_refused(
     tmp_path: Path, mixing: dict[str, Any], more: dict[str, Any], said: str
-) -> None:
+):
     with pytest.raises(SpecError, match=said):
         spec_of(tmp_path, mixing={"unit": "batch", **mixing}, **more)
 
 
-def test_one_of_several_pictures_is_refused_as_records_may_lack_it(tmp_path: Path) -> None:
+def test_one_of_several_pictures_is_refused_as_records_may_lack_it(tmp_path: Path):
     with pytest.raises(SpecError, match=r"datasets\[talk\].images: any_of .* may lack a picture"):
         spec_of(tmp_path, images={"top": {"any_of": ["image_1", "image_0"]}})

@@ -20,7 +20,7 @@ def spec(written: Written, tmp_path: Path) -> Path:
     return spec_file(tmp_path, spec_of(written))
 
 
-def test_the_index_is_built_then_found(spec: Path, cli: Cli, tmp_path: Path) -> None:
+def test_the_index_is_built_then_found(spec: Path, cli: Cli, tmp_path: Path):
     _, out, err = cli("index", "--spec", spec, "--beside")
     assert out.splitlines()[0].split() == [
         "dataset",
@@ -38,9 +38,7 @@ def test_the_index_is_built_then_found(spec: Path, cli: Cli, tmp_path: Path) -> 
     assert err == ""
 
 
-def test_an_index_of_the_cache_is_copied_beside_the_data(
-    spec: Path, written: Written, cli: Cli
-) -> None:
+def test_an_index_of_the_cache_is_copied_beside_the_data(spec: Path, written: Written, cli: Cli):
     cli("index", spec)
     near = written.path / ".autoloader-index"
     assert not near.exists()
@@ -49,7 +47,7 @@ def test_an_index_of_the_cache_is_copied_beside_the_data(
         assert len(list(near.glob("*.index"))) == 2
 
 
-def test_the_document_names_every_damaged_record(spec: Path, written: Written, cli: Cli) -> None:
+def test_the_document_names_every_damaged_record(spec: Path, written: Written, cli: Cli):
     written.break_payload(0, 1)
     document = cli.json("index", "--spec", spec)
     assert (document["split"], document["built_shards"]) == ("train", 2)
@@ -64,6 +62,6 @@ def test_the_document_names_every_damaged_record(spec: Path, written: Written, c
     ]
 
 
-def test_a_data_source_that_fails_ends_with_code_4(spec: Path, written: Written, cli: Cli) -> None:
+def test_a_data_source_that_fails_ends_with_code_4(spec: Path, written: Written, cli: Cli):
     written.files[0].unlink()
     assert "is missing" in cli("index", "--spec", spec, code=4).err

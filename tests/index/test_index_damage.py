@@ -39,7 +39,7 @@ def whole(index: DatasetIndex) -> list[tuple[int, int]]:
 ALL = [(s, r) for s in range(2) for r in range(4)]
 
 
-def test_a_shard_with_fewer_records_than_its_metadata_says_is_named(written: Written) -> None:
+def test_a_shard_with_fewer_records_than_its_metadata_says_is_named(written: Written):
     file = written.files[1]
     file.write_bytes(file.read_bytes()[: written.offsets[1][3]])
     index = open_index(written)
@@ -48,20 +48,20 @@ def test_a_shard_with_fewer_records_than_its_metadata_says_is_named(written: Wri
     assert "fewer records" in index.damaged[0].reason
 
 
-def test_damage_outside_of_the_split_is_not_reported(written: Written) -> None:
+def test_damage_outside_of_the_split_is_not_reported(written: Written):
     written.break_payload(0, 0)
     index = open_index(written, split={"train": "train[2:]"})
     assert index.damaged == ()
     assert index.episodes == 6
 
 
-def test_damage_is_remembered_in_the_index(written: Written) -> None:
+def test_damage_is_remembered_in_the_index(written: Written):
     written.break_payload(0, 1)
     written.truncate(1, 1)
     assert open_index(written).damaged == open_index(written).damaged != ()
 
 
-def test_features_that_differ_in_length_are_named_with_their_lengths(tmp_path: Path) -> None:
+def test_features_that_differ_in_length_are_named_with_their_lengths(tmp_path: Path):
     record = episode(0, 3, **{"observation/image": [jpeg(0, 0)] * 2})
     written = write_dataset(tmp_path, [[record, episode(1, 2)]])
     (bad,) = open_index(written).damaged
@@ -71,7 +71,7 @@ def test_features_that_differ_in_length_are_named_with_their_lengths(tmp_path: P
 @pytest.mark.parametrize("large_bytes", [1, 64])
 def test_records_above_the_usual_size_are_indexed_alike(
     written: Written, monkeypatch: pytest.MonkeyPatch, large_bytes: int
-) -> None:
+):
     monkeypatch.setattr(records, "LARGE_BYTES", large_bytes)
     monkeypatch.setattr(records, "PIECE_BYTES", 100)
     written.break_payload(1, 0)

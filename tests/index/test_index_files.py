@@ -98,7 +98,7 @@ def flip(path: Path, position: int) -> None:
 
 def test_a_build_that_was_interrupted_goes_on_where_it_was(
     dataset: ResolvedDataset, cache: Path, builds: Builds
-) -> None:
+):
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -112,7 +112,7 @@ def test_a_build_that_was_interrupted_goes_on_where_it_was(
 
 def test_only_the_shard_that_changed_is_indexed_again(
     dataset: ResolvedDataset, written: Written, cache: Path, builds: Builds
-) -> None:
+):
     open_dataset_index(dataset, cache_dir=cache)
     builds.count()
     before = written.files[1].stat()
@@ -123,7 +123,7 @@ def test_only_the_shard_that_changed_is_indexed_again(
 
 def test_an_index_of_the_version_before_is_built_again(
     dataset: ResolvedDataset, cache: Path, builds: Builds, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     with monkeypatch.context() as before:
         before.setattr(shard_module, "VERSION", 1)
         open_dataset_index(dataset, cache_dir=cache)
@@ -134,7 +134,7 @@ def test_an_index_of_the_version_before_is_built_again(
 
 def test_a_flipped_bit_anywhere_in_an_index_is_noticed(
     written: Written, cache: Path, builds: Builds
-) -> None:
+):
     (dataset,) = mixture_of(dataset_of(written, split={"train": "train[:2]"})).datasets
 
     def values() -> list[object]:
@@ -168,7 +168,7 @@ def test_a_flipped_bit_anywhere_in_an_index_is_noticed(
 
 def test_damage_found_at_the_first_touch_is_repaired_from_the_data(
     dataset: ResolvedDataset, cache: Path, builds: Builds, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     open_dataset_index(dataset, cache_dir=cache)
     builds.count()
     index = open_dataset_index(dataset, cache_dir=cache)
@@ -193,7 +193,7 @@ def section_at(place: Path, kind: Section) -> int:
 
 def test_an_index_that_goes_away_while_it_is_used_is_built_from_the_data(
     dataset: ResolvedDataset, cache: Path, builds: Builds
-) -> None:
+):
     index = open_dataset_index(dataset, cache_dir=cache)
     builds.count()
     for place in index_files(cache):
@@ -204,7 +204,7 @@ def test_an_index_that_goes_away_while_it_is_used_is_built_from_the_data(
 
 def test_data_that_change_while_they_are_used_are_an_error_where_the_index_is_gone(
     dataset: ResolvedDataset, written: Written, cache: Path
-) -> None:
+):
     index = open_dataset_index(dataset, cache_dir=cache)
     for place in index_files(cache):
         place.unlink()
@@ -215,7 +215,7 @@ def test_data_that_change_while_they_are_used_are_an_error_where_the_index_is_go
 
 def test_data_that_are_written_while_they_are_indexed_are_an_error(
     dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     real, times = records_module.parse_example, itertools.count(5)
 
     def touching(*arguments: object, **named: object) -> object:
@@ -230,7 +230,7 @@ def test_data_that_are_written_while_they_are_indexed_are_an_error(
 
 def test_a_missing_shard_file_is_a_source_error(
     dataset: ResolvedDataset, written: Written, cache: Path
-) -> None:
+):
     written.files[2].unlink()
     with pytest.raises(SourceError, match=f"{written.files[2]} cannot be read"):
         open_dataset_index(dataset, cache_dir=cache)
@@ -241,7 +241,7 @@ def test_a_missing_shard_file_is_a_source_error(
 
 def test_an_index_beside_the_data_travels_with_them(
     dataset: ResolvedDataset, written: Written, cache: Path, tmp_path: Path, builds: Builds
-) -> None:
+):
     check(open_dataset_index(dataset, cache_dir=cache, beside=True))
     assert not cache.exists()
     assert len(index_files(written.path / shard_module.BESIDE_FOLDER)) == builds.count() == 3
@@ -254,7 +254,7 @@ def test_an_index_beside_the_data_travels_with_them(
 
 def test_an_index_that_cannot_be_written_serves_from_memory(
     dataset: ResolvedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     (tmp_path / "file").touch()
     index = open_dataset_index(dataset, cache_dir=tmp_path / "file/below")
     check(index)
@@ -268,7 +268,7 @@ def test_an_index_that_cannot_be_written_serves_from_memory(
 
 def test_a_full_disk_leaves_no_half_file(
     dataset: ResolvedDataset, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -279,7 +279,7 @@ def test_a_full_disk_leaves_no_half_file(
 
 def test_what_a_killed_builder_left_is_removed_when_it_is_old(
     dataset: ResolvedDataset, cache: Path
-) -> None:
+):
     cache.mkdir()
     old, new, other = (cache / name for name in (".a.index.12.tmp", ".b.index.34.tmp", "notes.tmp"))
     for path in (old, new, other):
@@ -296,7 +296,7 @@ def test_what_a_killed_builder_left_is_removed_when_it_is_old(
 @pytest.mark.parametrize("target", ["precious", "nowhere"])
 def test_a_link_in_an_indexes_place_gives_way_and_its_target_is_left(
     dataset: ResolvedDataset, cache: Path, tmp_path: Path, builds: Builds, target: str
-) -> None:
+):
     check(open_dataset_index(dataset, cache_dir=cache))
     place = index_files(cache)[0]
     content = place.read_bytes()
@@ -318,7 +318,7 @@ def test_an_index_in_a_folder_that_others_may_write_to_is_not_used_and_that_is_s
     builds: Builds,
     caplog: pytest.LogCaptureFixture,
     mode: int,
-) -> None:
+):
     check(open_dataset_index(dataset, cache_dir=cache))
     cache.chmod(mode)
     if not mode & 0o002:
@@ -339,7 +339,7 @@ def test_an_index_in_a_folder_that_others_may_write_to_is_not_used_and_that_is_s
 
 def test_an_index_made_with_a_umask_that_lets_the_users_own_group_write_is_used(
     dataset: ResolvedDataset, cache: Path, builds: Builds
-) -> None:
+):
     check(open_dataset_index(dataset, cache_dir=cache))
     for place in (cache, *index_files(cache)):
         give_to_own_group(place)
@@ -352,7 +352,7 @@ def test_an_index_made_with_a_umask_that_lets_the_users_own_group_write_is_used(
 @pytest.mark.parametrize("of", ["all", "another user"])
 def test_an_index_file_that_another_user_may_have_written_is_built_anew(
     dataset: ResolvedDataset, cache: Path, builds: Builds, of: str
-) -> None:
+):
     if of == "another user" and os.geteuid():
         pytest.skip("only root makes another user's file")
     check(open_dataset_index(dataset, cache_dir=cache))
@@ -381,7 +381,7 @@ def test_who_may_write_the_data_may_write_the_index_beside_it_and_nobody_else(
     data: int,
     folder: int,
     used: bool,
-) -> None:
+):
     written.path.chmod(data)
     open_dataset_index(dataset, cache_dir=cache, beside=True)
     beside = written.path / shard_module.BESIDE_FOLDER
@@ -423,7 +423,7 @@ print(json.dumps([sums, told]))
 
 def test_two_processes_that_build_at_once_give_one_good_index(
     demo_mix: Path, cache: Path, builds: Builds
-) -> None:
+):
     children = [
         subprocess.Popen(
             [sys.executable, "-W", "error", "-c", _BUILDER, str(demo_mix), str(cache)],

@@ -8,7 +8,7 @@ import fuzz_index
 import pytest
 
 
-def test_damaged_records_are_quarantined_or_mean_what_protobuf_reads() -> None:
+def test_damaged_records_are_quarantined_or_mean_what_protobuf_reads():
     report = fuzz_index.run(cases=3_000, seed=3)
     assert report.cases >= 3_000
     assert report.whole > report.cases // 5
@@ -16,7 +16,7 @@ def test_damaged_records_are_quarantined_or_mean_what_protobuf_reads() -> None:
     assert len(report.reasons) > 20
 
 
-def test_the_trial_notices_a_wrong_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_notices_a_wrong_frame(monkeypatch: pytest.MonkeyPatch):
     real = fuzz_index.read_tables
 
     def shifted(path: str, *arguments: Any) -> fuzz_index.ShardTables:

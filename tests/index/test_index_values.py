@@ -78,7 +78,7 @@ def check_against_parses(index: DatasetIndex, dataset: ResolvedDataset) -> int:
 
 def test_every_frame_number_and_text_of_the_demo_mixture_is_found(
     demo_spec: PipelineSpec, tmp_path: Path
-) -> None:
+):
     mixture = resolve(demo_spec)
     indexes = open_indexes(mixture.datasets, cache_dir=tmp_path)
     for dataset, index in zip(mixture.datasets, indexes, strict=True):
@@ -93,14 +93,14 @@ def one_dataset(folder: Path, *records: Any, features: Any = PLAIN, **own: Any) 
     return mixture_of(dataset_of(written, **own)).datasets[0]
 
 
-def test_an_episode_without_steps_is_an_episode(tmp_path: Path) -> None:
+def test_an_episode_without_steps_is_an_episode(tmp_path: Path):
     index = open_dataset_index(one_dataset(tmp_path, episode(0, 0), episode(1, 2)))
     assert index.steps.tolist() == [0, 2]
     assert EpisodeView(index, 0).frames("observation/image")[0].shape == (0,)
     assert EpisodeView(index, 1).column("action")[1].tolist() == [np.float32(1.01), 1]
 
 
-def test_arrays_of_an_index_cannot_be_written_to(tmp_path: Path) -> None:
+def test_arrays_of_an_index_cannot_be_written_to(tmp_path: Path):
     index = open_dataset_index(one_dataset(tmp_path, episode(0, 2)))
     with pytest.raises(ValueError, match="read-only"):
         index.column(0, "action")[0] = 0

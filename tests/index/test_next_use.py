@@ -112,9 +112,7 @@ def shares_of(datasets: int) -> st.SearchStrategy[tuple[float, ...]]:
 
 @SHORT
 @given(undrawn_mixtures(), st.integers(0, 3000), st.integers(1, 12))
-def test_the_next_use_that_is_told_is_the_next_that_comes(
-    mixture: Mixture, start: int, count: int
-) -> None:
+def test_the_next_use_that_is_told_is_the_next_that_comes(mixture: Mixture, start: int, count: int):
     start += mixture[0].base
     for told, walked in told_and_walked(mixture, start, count, 900):
         assert told == walked if walked is not None else told >= start + count + 900
@@ -124,14 +122,14 @@ def test_the_next_use_that_is_told_is_the_next_that_comes(
 @given(undrawn_mixtures(), st.integers(0, 3000), st.integers(1, 12), st.integers(2, 4))
 def test_the_next_use_of_a_node_is_the_next_that_it_shows(
     mixture: Mixture, start: int, count: int, nodes: int
-) -> None:
+):
     node = NodePart(mixture[0].base, 3, nodes - 1, 1, nodes)
     start += mixture[0].base
     for told, walked in told_and_walked(mixture, start, count, 900, node=node):
         assert told == walked if walked is not None else told > start
 
 
-def test_a_node_shows_what_its_ranks_are_dealt() -> None:
+def test_a_node_shows_what_its_ranks_are_dealt():
     deals = [Deal(Ranks(rank, 6), 4, True, None, base=50) for rank in range(6)]
     for rank, deal in enumerate(deals):
         node = NodePart.of(deal, 2)
@@ -147,7 +145,7 @@ def test_a_node_shows_what_its_ranks_are_dealt() -> None:
 @given(chained_mixtures(), st.integers(0, 3000), st.integers(1, 12))
 def test_the_next_use_in_a_chained_plan_is_the_next_that_comes(
     mixture: Mixture, start: int, count: int
-) -> None:
+):
     for told, walked in told_and_walked(mixture, start, count, 900, chain=True):
         assert told == walked if walked is not None else told >= start + count + 900
 
@@ -157,7 +155,7 @@ def test_the_next_use_in_a_chained_plan_is_the_next_that_comes(
 )
 def test_where_t_are_drawn_two_passes_are_searched_and_then_the_mean_is_told(
     table: DatasetTable, start: int
-) -> None:
+):
     order = mixture_of([table], [1.0], 1, by_pass=False)
     searched = (start // table.samples + 2) * table.samples
     for told, walked in told_and_walked((order, [table]), start, 5, 3 * table.samples):
@@ -166,7 +164,7 @@ def test_where_t_are_drawn_two_passes_are_searched_and_then_the_mean_is_told(
 
 
 @given(st.integers(1, MAX_SIZE) | st.integers(1, 50), KEYS, st.data())
-def test_a_permuted_number_is_found_again(size: int, key: int, data: st.DataObject) -> None:
+def test_a_permuted_number_is_found_again(size: int, key: int, data: st.DataObject):
     drawn = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=30))
     numbers = np.asarray(drawn, dtype=np.int64)
     sizes, keys = np.full(len(drawn), size), np.full(len(drawn), key, dtype=np.uint64)

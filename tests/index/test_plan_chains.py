@@ -62,7 +62,7 @@ def positions_of_passes(order: MixtureOrder, tables: list[DatasetTable], passes:
 @given(mixtures())
 def test_a_pass_holds_every_valid_t_exactly_once_though_it_is_chained(
     mixture: tuple[MixtureOrder, list[DatasetTable]],
-) -> None:
+):
     order, tables = mixture
     plan = SamplePlan(order, tables, chain=True)
     rows = Counter(listed(plan.samples(0, positions_of_passes(order, tables, 3))))
@@ -77,7 +77,7 @@ def test_a_pass_holds_every_valid_t_exactly_once_though_it_is_chained(
 @given(mixtures(), st.integers(0, 10**10), st.integers(0, 90), st.integers(0, 90))
 def test_the_chained_plan_is_one_sequence_whatever_piece_is_asked_for(
     mixture: tuple[MixtureOrder, list[DatasetTable]], start: int, first: int, second: int
-) -> None:
+):
     plan = SamplePlan(*mixture, chain=True)
     middle = start + first
     whole = listed(plan.samples(start, middle + second))
@@ -86,7 +86,7 @@ def test_the_chained_plan_is_one_sequence_whatever_piece_is_asked_for(
     )
 
 
-def test_blocks_of_one_sample_are_not_chained() -> None:
+def test_blocks_of_one_sample_are_not_chained():
     table = table_of("a", [50], sample_of([0, 5]))
     order = mixture_of([table], [1.0], 1, by_pass=True)
     assert SamplePlan(order, [table], chain=True).chained == (False,)

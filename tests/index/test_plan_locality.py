@@ -52,7 +52,7 @@ def all_of(plan: SamplePlan, order: MixtureOrder, tables: list[DatasetTable]) ->
 
 
 @given(st.one_of(UNLANED, LANED).map(without_drawn_turns))
-def test_a_pass_of_every_dataset_holds_every_valid_sample_exactly_once(mixture: Mixture) -> None:
+def test_a_pass_of_every_dataset_holds_every_valid_sample_exactly_once(mixture: Mixture):
     order, tables = mixture
     found: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for dataset, pass_, episode, t in listed(all_of(SamplePlan(order, tables), order, tables)):
@@ -63,7 +63,7 @@ def test_a_pass_of_every_dataset_holds_every_valid_sample_exactly_once(mixture: 
 
 
 @given(local(chained_mixtures(), st.just(1)))
-def test_a_pass_of_chained_blocks_holds_every_valid_t_exactly_once(mixture: Mixture) -> None:
+def test_a_pass_of_chained_blocks_holds_every_valid_t_exactly_once(mixture: Mixture):
     order, tables = mixture
     plan = SamplePlan(order, tables, chain=True)
     rows = Counter(listed(all_of(plan, order, tables)))
@@ -82,7 +82,7 @@ def test_a_pass_of_chained_blocks_holds_every_valid_t_exactly_once(mixture: Mixt
 )
 def test_the_place_of_every_sample_is_found_again(
     case: tuple[MixtureOrder, list[DatasetTable], bool], start: int
-) -> None:
+):
     order, tables, chain = case
     plan = SamplePlan(order, tables, chain=chain)
     found = plan.samples(start, start + 200)
@@ -97,9 +97,7 @@ def test_the_place_of_every_sample_is_found_again(
     st.integers(0, 2000),
     st.integers(1, 8),
 )
-def test_the_next_use_that_is_told_is_the_next_that_comes(
-    mixture: Mixture, start: int, count: int
-) -> None:
+def test_the_next_use_that_is_told_is_the_next_that_comes(mixture: Mixture, start: int, count: int):
     for told, walked in told_and_walked(mixture, start, count, 600):
         assert walked == told if walked is not None else told >= start + 600
 
@@ -112,7 +110,7 @@ def test_the_next_use_that_is_told_is_the_next_that_comes(
 )
 def test_a_block_has_the_samples_that_say_they_are_of_it_and_they_are_neighbours(
     case: tuple[MixtureOrder, list[DatasetTable], bool],
-) -> None:
+):
     order, tables, chain = case
     plan = SamplePlan(order, tables, chain=chain)
     found = all_of(plan, order, tables)
@@ -132,7 +130,7 @@ def test_a_block_has_the_samples_that_say_they_are_of_it_and_they_are_neighbours
             assert len(between) == len(episodes)
 
 
-def test_ranks_that_divide_the_lanes_read_no_block_of_another_while_their_number_changes() -> None:
+def test_ranks_that_divide_the_lanes_read_no_block_of_another_while_their_number_changes():
     tables = [table_of(name, [40] * 60, SampleSpec()) for name in ("a", "b")]
     order = mixture_of(tables, [1, 3], 1, by_pass=False)
     order = replace(order, locality=Locality((50, 80), 4, lanes=4, batch=6))
@@ -152,7 +150,7 @@ def test_ranks_that_divide_the_lanes_read_no_block_of_another_while_their_number
     assert seen == listed(plan.samples(0, base))
 
 
-def test_lanes_go_on_where_shares_change_and_the_order_is_told_from_there() -> None:
+def test_lanes_go_on_where_shares_change_and_the_order_is_told_from_there():
     tables = [table_of(name, [30] * 40, SampleSpec()) for name in ("a", "b")]
     order = mixture_of(tables, [1, 1], 3, by_pass=False)
     order = replace(

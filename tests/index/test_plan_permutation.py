@@ -36,12 +36,12 @@ def excess(counts: NDArray[np.int64], freedom: int) -> float:
 
 
 @given(st.one_of(st.integers(1, 40), st.integers(1, 3000)), KEYS)
-def test_the_images_of_all_numbers_are_all_numbers(size: int, key: int) -> None:
+def test_the_images_of_all_numbers_are_all_numbers(size: int, key: int):
     assert sorted(image(size, key).tolist()) == list(range(size))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_every_order_of_a_handful_comes_equally_often(size: int) -> None:
+def test_every_order_of_a_handful_comes_equally_often(size: int):
     orders = math.factorial(size)
     permutations = images_of_many_keys(size, 100 * orders)
     _, counts = np.unique(permutations, axis=0, return_counts=True)
@@ -50,9 +50,7 @@ def test_every_order_of_a_handful_comes_equally_often(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [7, 16, 100])
-def test_every_number_has_every_image_and_every_distance_to_the_next_equally_often(
-    size: int,
-) -> None:
+def test_every_number_has_every_image_and_every_distance_to_the_next_equally_often(size: int):
     permutations = images_of_many_keys(size, 200_000 // size)
     for number in (0, size // 2, size - 1):
         assert excess(np.bincount(permutations[:, number], minlength=size), size - 1) < 4
@@ -60,7 +58,7 @@ def test_every_number_has_every_image_and_every_distance_to_the_next_equally_oft
     assert excess(np.bincount(distance, minlength=size)[1:], size - 2) < 4
 
 
-def test_two_passes_have_nothing_in_common() -> None:
+def test_two_passes_have_nothing_in_common():
     size = 10_000
     first, second = image(size, 11), image(size, 12)
     assert np.count_nonzero(first == second) <= 8  # 1 is expected

@@ -90,7 +90,7 @@ def valid_samples(table: DatasetTable, pass_: int) -> list[tuple[int, int]]:
 @given(mixtures())
 def test_a_pass_of_every_dataset_holds_every_valid_sample_exactly_once(
     mixture: tuple[MixtureOrder, list[DatasetTable]],
-) -> None:
+):
     order, datasets = mixture
     if order.pass_samples is None:
         order = replace(order, draw_key=None)  # drawn turns keep shares only over whole windows
@@ -111,7 +111,7 @@ def test_a_pass_of_every_dataset_holds_every_valid_sample_exactly_once(
 @given(mixtures(), st.integers(0, 10**12), st.integers(0, 150), st.integers(0, 150))
 def test_the_plan_is_one_sequence_whatever_piece_is_asked_for(
     mixture: tuple[MixtureOrder, list[DatasetTable]], start: int, first: int, second: int
-) -> None:
+):
     plan = SamplePlan(*mixture)
     whole = listed(plan.samples(start, start + first + second))
     assert len(whole) == first + second
@@ -128,7 +128,7 @@ def test_the_plan_is_one_sequence_whatever_piece_is_asked_for(
 )
 def test_ranks_share_the_sequence_out_whole_while_their_number_changes(
     mixture: tuple[MixtureOrder, list[DatasetTable]], batch: int, legs: list[tuple[int, int]]
-) -> None:
+):
     plan = SamplePlan(*mixture)
     taken: list[tuple[int, ...]] = []
     base = 0
@@ -143,7 +143,7 @@ def test_ranks_share_the_sequence_out_whole_while_their_number_changes(
     assert taken == listed(plan.samples(0, base))
 
 
-def test_another_process_with_another_hash_seed_draws_the_same_samples() -> None:
+def test_another_process_with_another_hash_seed_draws_the_same_samples():
     program = (
         "import numpy as np\n"
         "from autoloader.sampling.episodes import DatasetTable\n"

@@ -41,7 +41,7 @@ lerobot = once(lerobot_data)
 @pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra or "core")
 def test_each_extra_alone_is_enough_for_its_uses_and_brings_no_others(
     extra: str, data: Path, lerobot: Path, tmp_path: Path
-) -> None:
+):
     packages = closure(*filter(None, [extra]))
     there = modules_of(extra) if extra else set()
     of_others = {name for name in FRAMEWORKS - there if name.replace("_", "-") in packages}
@@ -55,7 +55,7 @@ def test_each_extra_alone_is_enough_for_its_uses_and_brings_no_others(
     check(ran(python, data, tmp_path / "run", lerobot=lerobot, core=not extra), there | of_others)
 
 
-def test_extras_of_the_project_bring_what_the_core_does_without() -> None:
+def test_extras_of_the_project_bring_what_the_core_does_without():
     declared = project()
     declared_extras = declared["optional-dependencies"]
     assert not names_in(declared["dependencies"]) & FRAMEWORKS
@@ -67,13 +67,13 @@ def test_extras_of_the_project_bring_what_the_core_does_without() -> None:
     assert "autoloader-rlds[stream]" in declared_extras["remote"]
 
 
-def test_a_deflate_that_keeps_the_interpreter_while_it_inflates_is_not_enough() -> None:
+def test_a_deflate_that_keeps_the_interpreter_while_it_inflates_is_not_enough():
     ours = {one.name: one for one in map(Requirement, requirements("hdf5"))}
     assert not ours["deflate"].specifier.contains("0.8.1")
     assert ours["deflate"].specifier.contains("0.9.0")
 
 
-def test_a_broken_package_is_not_taken_for_a_missing_extra() -> None:
+def test_a_broken_package_is_not_taken_for_a_missing_extra():
     with pytest.raises(ModuleNotFoundError, match="numpy_of_nobody"), needs("a part"):
         import numpy_of_nobody  # noqa: F401
 
@@ -97,7 +97,7 @@ def test_a_broken_package_is_not_taken_for_a_missing_extra() -> None:
 )
 def test_a_package_that_lacks_something_is_not_called_missing(
     source: str, fault: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     (tmp_path / "package_of_nobody").mkdir()
     (tmp_path / "package_of_nobody/__init__.py").write_text(source)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -108,7 +108,7 @@ def test_a_package_that_lacks_something_is_not_called_missing(
 
 
 @pytest.mark.parametrize("pins", ["openpi", "openvla"])
-def test_what_other_projects_pin_is_within_our_bounds(pins: str) -> None:
+def test_what_other_projects_pin_is_within_our_bounds(pins: str):
     ours = {one.name: one for one in map(Requirement, requirements("torch", "stream"))}
     ours["opencv-python"] = ours["opencv-python-headless"]
     ours["tensorflow-cpu"] = ours["tensorflow"]

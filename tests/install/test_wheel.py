@@ -49,7 +49,7 @@ def environment(folder: Path) -> Path:
     return folder / "bin/python"
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_asks_for_the_core(wheel: Path) -> None:
+def test_the_wheel_holds_every_file_of_the_package_and_asks_for_the_core(wheel: Path):
     """What the package does with the core alone, ``test_extras`` shows."""
     wanted = {
         f"autoloader{inside}/{path.relative_to(ROOT / folder)}"
@@ -66,7 +66,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_asks_for_the_core(wheel: 
     assert always == {one.replace("ruamel.", "ruamel-") for one in project()["dependencies"]}
 
 
-def test_what_the_core_brings_is_small() -> None:
+def test_what_the_core_brings_is_small():
     files = [Path(str(file.locate())) for name in closure() for file in installed()[name].files]
     held = [file.stat().st_size for file in files if file.suffix != ".pyc" and file.exists()]
     assert sum(held) <= MOST_BYTES
@@ -97,7 +97,7 @@ def quickstart(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Followe
 
 
 @pytest.mark.parametrize("number", range(len(STEPS)), ids=map(str, STEPS))
-def test_the_quickstart_prints_what_it_shows(quickstart: Follower, number: int) -> None:
+def test_the_quickstart_prints_what_it_shows(quickstart: Follower, number: int):
     printed = quickstart.printed(number).replace(str(quickstart.place), ON_THE_PAGE)
     shown = STEPS[number].shown
     if shown is not None:
@@ -107,7 +107,7 @@ def test_the_quickstart_prints_what_it_shows(quickstart: Follower, number: int) 
         assert settled(printed, of_the_host=of_the_host) == settled(shown, of_the_host=of_the_host)
 
 
-def test_the_quickstart_ran_the_wheel_and_left_nothing_running(quickstart: Follower) -> None:
+def test_the_quickstart_ran_the_wheel_and_left_nothing_running(quickstart: Follower):
     quickstart.printed(len(STEPS) - 1)
     python = quickstart.place.parent / "environment/bin/python"
     asked = [python, "-c", "import autoloader; print(autoloader.__file__)"]

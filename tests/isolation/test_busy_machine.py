@@ -35,7 +35,7 @@ def among_six_busy_loops(*pids: int) -> Iterator[None]:
 
 def test_a_starved_child_and_its_decode_processes_are_left_alone(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """Limits are a tenth here; ``python -m bench.endurance --only starved`` does it in full."""
     for kind in (Kind.STOPPED, Kind.IDLE, Kind.UNKNOWN):
         monkeypatch.setitem(LIMITS_S, kind, LIMITS_S[kind] / 10)  # type: ignore[attr-defined]

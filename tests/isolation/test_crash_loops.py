@@ -38,14 +38,14 @@ def end_behind_batches(loader: AutoLoader, how: signal.Signals, times: int) -> N
             next(batches)
 
 
-def test_a_child_that_is_killed_behind_each_batch_is_started_again(loader: AutoLoader) -> None:
+def test_a_child_that_is_killed_behind_each_batch_is_started_again(loader: AutoLoader):
     end_behind_batches(loader, signal.SIGKILL, MOST + 2)
     assert loader.statistics().restarts == MOST + 2
 
 
 def test_a_child_that_crashes_behind_each_batch_is_given_up_and_the_loader_says_so_each_time(
     loader: AutoLoader,
-) -> None:
+):
     # A traceback that Python prints at a crash may itself end by SIGSEGV: so one signal stays one.
     with pytest.raises(WorkerError, match=r"3 times by its own fault.*SIGSEGV"):
         end_behind_batches(loader, signal.SIGSEGV, MOST + 1)

@@ -43,7 +43,7 @@ def expected(small_spec: PipelineSpec) -> list[Row]:
 
 def test_processes_come_and_go_without_a_change_of_the_order(
     small_spec: PipelineSpec, expected: list[Row]
-) -> None:
+):
     drawn = random.Random(2)
     got: list[Row] = []
     before = set(psutil.Process().children())
@@ -64,7 +64,7 @@ def test_processes_come_and_go_without_a_change_of_the_order(
 
 def test_a_process_killed_over_and_over_costs_no_sample(
     small_spec: PipelineSpec, expected: list[Row]
-) -> None:
+):
     drawn = random.Random(4)
     got: list[Row] = []
     with opened(small_spec, decode_processes=2, read_ahead=1) as loader:
@@ -79,7 +79,7 @@ def test_a_process_killed_over_and_over_costs_no_sample(
 
 def test_a_process_that_is_late_holds_up_no_other(
     small_spec: PipelineSpec, expected: list[Row], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     """Of twelve slots the trainer has one, and the process that is stopped keeps two."""
     monkeypatch.setitem(LIMITS_S, Kind.STOPPED, math.inf)  # type: ignore[attr-defined]
     with opened(small_spec, controller=False, decode_processes=2, ring_slots=12) as loader:
@@ -104,7 +104,7 @@ def test_a_process_that_stops_before_it_has_read_its_answer_is_replaced(
     stopped_is_found_soon: None,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:
+):
     """The thread that would find the process stopped is the one that answers it.
 
     Its socket stays open behind the kill, as where a dead disk keeps the process in the kernel.
@@ -141,7 +141,7 @@ def test_a_process_that_stops_before_it_has_read_its_answer_is_replaced(
 
 def test_costs_of_frames_are_one_for_each_dataset_before_any_process_has_told_them(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     shapes: list[tuple[int, ...]] = []
     hold = IndexedReader.hold
 
@@ -157,7 +157,7 @@ def test_costs_of_frames_are_one_for_each_dataset_before_any_process_has_told_th
 
 def test_a_fault_in_what_a_process_is_answered_reaches_the_trainer(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     def wrong(self: RemoteBuilder, message: Any) -> None:
         raise ValueError("columns of two lengths")
 
@@ -171,7 +171,7 @@ def test_a_fault_in_what_a_process_is_answered_reaches_the_trainer(
 
 def test_a_process_that_cannot_live_ends_the_loader_with_the_reason(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with (
         opened(small_spec, decode_processes=2) as loader,

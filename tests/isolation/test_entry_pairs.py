@@ -16,7 +16,7 @@ def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pairs:
 
 def test_pairs_that_differ_in_one_field_hold_the_rows_of_a_fresh_process(
     pairs: Pairs, tmp_path: Path
-) -> None:
+):
     turned = {"path": "observation/wrist", "ops": ["flip_channels"]}
     one = {"name": "one", "path": str(write_oak(tmp_path / "data")), **OAK}
     two = {**one, "name": "two", "images": {**OAK["images"], "wrist": turned}}

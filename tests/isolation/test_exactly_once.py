@@ -19,7 +19,7 @@ KNOBS: dict[str, Any] = {"cycle_length": 2, "num_parallel_calls": 2, "queue_samp
 @pytest.mark.parametrize(("reader", "kills"), [("indexed", 2), ("stream", 1)])
 def test_a_killed_child_costs_no_sample_and_no_exception(
     small_spec: PipelineSpec, reader: str, kills: int
-) -> None:
+):
     drawn = random.Random(5)
     knobs = {**KNOBS, "reader": reader}
     with AutoLoader(small_spec, output="numpy", ram_floor="1GB", knobs=knobs) as loader:
@@ -38,7 +38,7 @@ def test_a_killed_child_costs_no_sample_and_no_exception(
 
 def test_with_locality_kills_retunes_and_resumes_on_two_and_three_ranks_lose_nothing(
     small_spec: PipelineSpec,
-) -> None:
+):
     lanes = 6
     near = {"block": "64KiB", "window": 4, "lanes": lanes}
     spec = PipelineSpec.from_mapping(

@@ -43,21 +43,19 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> list[Written]:
     return [write_dataset(folder, shards, name=f"robot{k}") for k in range(29)]
 
 
-def test_four_loaders_of_400_shards_share_1024_descriptors(sharded: Written) -> None:
+def test_four_loaders_of_400_shards_share_1024_descriptors(sharded: Written):
     said = under_limit(1024, sharded, loaders=4, batches=30)
     assert said["rows"] == 4 * 30 * 16, said
     assert said["descriptors"] <= 768
 
 
-def test_29_datasets_are_read_by_index_with_64_descriptors(many: list[Written]) -> None:
+def test_29_datasets_are_read_by_index_with_64_descriptors(many: list[Written]):
     said = under_limit(64, *many, knobs={"decode_processes": 2})
     assert said["rows"] == 60 * 16, said
     assert said["descriptors"] < 64
 
 
-def test_streams_that_have_no_descriptor_left_name_the_limit_and_what_to_do(
-    many: list[Written],
-) -> None:
+def test_streams_that_have_no_descriptor_left_name_the_limit_and_what_to_do(many: list[Written]):
     said = under_limit(40, *many, reader="stream", batches=200)
     assert said["error"] == "SourceError"
     assert "dataset robot" in said["told"]

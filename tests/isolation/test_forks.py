@@ -58,7 +58,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict
 )
 def test_a_fork_is_refused_and_the_parent_reads_on_as_if_there_were_none(
     isolation: str, reader: str, scenario: str, found: Callable[[str, str], dict[str, Any]]
-) -> None:
+):
     one = found(isolation, reader)[scenario]
     assert one["missed"] == []
     assert one["tried"] or scenario == "processes"
@@ -67,7 +67,7 @@ def test_a_fork_is_refused_and_the_parent_reads_on_as_if_there_were_none(
 
 
 @pytest.mark.parametrize("kind", [errors.UsageError, errors.SpecError, errors.WorkerError])
-def test_an_error_crosses_to_another_process_whole(kind: type[errors.AutoloaderError]) -> None:
+def test_an_error_crosses_to_another_process_whole(kind: type[errors.AutoloaderError]):
     error = kind("what happened", remedy="what to do")
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
@@ -112,7 +112,7 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-def test_a_fork_finds_every_modules_lock_free_whoever_held_it() -> None:
+def test_a_fork_finds_every_modules_lock_free_whoever_held_it():
     count, *held = python("-W", "ignore", "-c", LOCKS).stdout.split()
     assert held == ["[]"]
     assert int(count) >= 14

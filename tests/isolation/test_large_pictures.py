@@ -19,7 +19,7 @@ SIDE = 7992
 
 def test_a_loader_in_a_small_group_decodes_the_largest_pictures_without_a_kill(
     small_group: Path, tmp_path: Path
-) -> None:
+):
     shards: list[list[Any]] = [[episode(number, 2) for number in range(4)]]
     for number, one in enumerate(shards[0]):
         one["observation/image"] = [

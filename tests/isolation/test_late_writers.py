@@ -75,7 +75,7 @@ def take(batches: Iterator[dict[str, Any]], count: int) -> list[Any]:
 )
 def test_a_late_thread_writes_to_no_slot_and_no_held_frame_of_the_pipeline_after_it(
     written: Written, gate: Gate, reader: str, cache_bytes: Any
-) -> None:
+):
     spec = spec_of(written)
     knobs = {**KNOBS, "reader": reader, "cache_bytes": cache_bytes}
     with AutoLoader(spec, knobs=knobs, **THREAD) as fresh:
@@ -152,7 +152,7 @@ def decoding_s(pid: int) -> float:
 
 def test_a_child_whose_threads_decode_on_begins_anew_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_PICTURE_COST", str(2**50))
     importable(tmp_path / "module", monkeypatch)
     shards: list[list[Any]] = [[episode(number, 8) for number in range(6)]]
@@ -182,7 +182,7 @@ def test_a_child_whose_threads_decode_on_begins_anew_and_nothing_is_lost(
 
 def test_a_child_whose_batch_call_does_not_return_begins_anew(
     written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     counted = tmp_path / "counted"
     counted.mkdir()
     importable(tmp_path / "module", monkeypatch)

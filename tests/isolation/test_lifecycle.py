@@ -54,7 +54,7 @@ def wait_until_gone(pid: int) -> bool:
 
 def test_a_killed_trainer_takes_its_child_along_though_a_fork_of_it_holds_the_socket(
     small_mix: Path,
-) -> None:
+):
     process = script(
         """
         make()
@@ -78,7 +78,7 @@ def test_a_killed_trainer_takes_its_child_along_though_a_fork_of_it_holds_the_so
 @pytest.mark.parametrize("ending", ["pass", "del loader", "raise SystemExit(0)"])
 def test_a_script_that_forgets_to_close_ends_cleanly_whichever_thread_started_the_child(
     small_mix: Path, ending: str
-) -> None:
+):
     process = script(
         f"""
         starter = threading.Thread(target=make)
@@ -100,7 +100,7 @@ def test_a_script_that_forgets_to_close_ends_cleanly_whichever_thread_started_th
     assert wait_until_gone(int(child))
 
 
-def test_an_interrupted_script_ends_and_so_does_its_child(small_mix: Path) -> None:
+def test_an_interrupted_script_ends_and_so_does_its_child(small_mix: Path):
     process = script(
         """
         import signal
@@ -133,7 +133,7 @@ def test_an_interrupted_script_ends_and_so_does_its_child(small_mix: Path) -> No
 )
 def test_whatever_the_kernel_refuses_where_nobody_reckons_with_it_reaches_the_trainer(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
-) -> None:
+):
     def refused(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOMEM, "cannot allocate memory")
 
@@ -151,7 +151,7 @@ def test_whatever_the_kernel_refuses_where_nobody_reckons_with_it_reaches_the_tr
 )
 def test_a_pipeline_that_cannot_begin_leaves_no_ring_open(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+):
     def rings() -> list[str]:
         gc.collect()
         found = []
@@ -179,7 +179,7 @@ def test_a_pipeline_that_cannot_begin_leaves_no_ring_open(
 
 def test_a_trainer_that_keeps_more_batches_than_a_smaller_ring_has_slots_gets_further_ones(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(ring, "DRAIN_S", 0.01)
     with opened(
         small_spec, knobs={"reader": "indexed", "ring_slots": 8}, controller=False

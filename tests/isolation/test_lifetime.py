@@ -28,7 +28,7 @@ RUNS = int(os.environ.get("AUTOLOADER_TEST_RUNS", "1"))
 @pytest.mark.slow
 def test_opened_again_and_again_it_leaves_what_was_there_before_the_first(
     small_spec: PipelineSpec, isolation: str, tmp_path: Path
-) -> None:
+):
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(small_spec.model_dump(mode="json", by_alias=True)))
     here = Path(__file__).parent
@@ -50,7 +50,7 @@ def ring_of(loader: AutoLoader) -> int:
 @KINDS
 def test_closing_gives_free_slots_back_and_the_lent_ones_when_their_batches_go(
     small_spec: PipelineSpec, isolation: str, reader: str
-) -> None:
+):
     gc.disable()
     try:
         loader = AutoLoader(
@@ -83,7 +83,7 @@ def test_closing_gives_free_slots_back_and_the_lent_ones_when_their_batches_go(
 @KINDS
 def test_a_loader_that_is_dropped_is_gone_at_once(
     small_spec: PipelineSpec, isolation: str, reader: str
-) -> None:
+):
     loader = AutoLoader(small_spec, isolation=isolation, ram_floor="1GB", knobs={"reader": reader})
     for _, _batch in zip(range(3), loader, strict=False):
         pass
@@ -98,14 +98,14 @@ def test_a_loader_that_is_dropped_is_gone_at_once(
         gc.enable()
 
 
-def test_a_live_iterator_keeps_its_loader(small_spec: PipelineSpec) -> None:
+def test_a_live_iterator_keeps_its_loader(small_spec: PipelineSpec):
     iterator = iter(AutoLoader(small_spec, ram_floor="1GB", output="numpy"))
     first: dict[str, Any] = next(iterator)
     assert isinstance(first["images"]["primary"], np.ndarray)
     assert next(iterator)["images"]["primary"].any()
 
 
-def test_one_of_two_loaders_of_a_child_gives_its_ring_back(small_spec: PipelineSpec) -> None:
+def test_one_of_two_loaders_of_a_child_gives_its_ring_back(small_spec: PipelineSpec):
     """The child goes on for the other one: it may have been filling a slot at that moment."""
     with AutoLoader(small_spec, ram_floor="1GB", output="numpy") as stays:
         next(iter(stays))

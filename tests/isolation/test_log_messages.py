@@ -12,7 +12,7 @@ from autoloader.pipeline import messages
 from autoloader.pipeline.messages import BatchReady, Logged, Stop, Wire
 
 
-def test_a_record_that_comes_while_a_batch_is_sent_is_sent_after_it() -> None:
+def test_a_record_that_comes_while_a_batch_is_sent_is_sent_after_it():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sender, receiver = Wire(ours), Wire(theirs)
@@ -34,7 +34,7 @@ def test_a_record_that_comes_while_a_batch_is_sent_is_sent_after_it() -> None:
     assert second.text == "a decode process is started again"
 
 
-def test_records_wait_for_a_trainer_that_reads_nothing_and_the_last_64_come() -> None:
+def test_records_wait_for_a_trainer_that_reads_nothing_and_the_last_64_come():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sender, receiver = Wire(ours), Wire(theirs)
@@ -52,7 +52,7 @@ def test_records_wait_for_a_trainer_that_reads_nothing_and_the_last_64_come() ->
 
 def test_a_handler_may_send_and_close_amid_a_message_which_ends_the_sending(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(messages, "UNREAD_S", 0.01)
     ours, theirs = socket.socketpair()
     wire = Wire(ours, unread=lambda: signal.raise_signal(signal.SIGALRM))
@@ -72,7 +72,7 @@ def test_a_handler_may_send_and_close_amid_a_message_which_ends_the_sending(
         wire.receive(0.0)
 
 
-def test_a_program_that_lets_sigpipe_end_it_outlives_the_other_side() -> None:
+def test_a_program_that_lets_sigpipe_end_it_outlives_the_other_side():
     ours, theirs = socket.socketpair()
     caught: list[int] = []
     before = signal.signal(signal.SIGPIPE, lambda number, _: caught.append(number))
@@ -88,7 +88,7 @@ def test_a_program_that_lets_sigpipe_end_it_outlives_the_other_side() -> None:
     assert caught == []
 
 
-def test_a_default_timeout_of_the_programs_sockets_holds_for_none_of_a_loader() -> None:
+def test_a_default_timeout_of_the_programs_sockets_holds_for_none_of_a_loader():
     socket.setdefaulttimeout(0.01)
     try:
         ours, theirs = socket.socketpair()

@@ -13,7 +13,7 @@ from autoloader import AutoLoader, PipelineSpec
 
 def test_an_oom_kill_is_survived_with_smaller_knobs(
     small_spec: PipelineSpec, small_group: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     knobs = {"ring_slots": 12, "queue_samples": 64, "decode_threads": 2}
     with AutoLoader(small_spec, output="numpy", ram_floor="1GB", knobs=knobs) as loader:
         passes = Passes(loader)

@@ -43,11 +43,11 @@ def said(mix: Path, isolation: str, *before: str, needs: Sequence[str] = ()) -> 
     return ran(*before, sys.executable, "-c", SCRIPT, mix, isolation, timeout=230).stdout
 
 
-def test_a_program_without_arguments_not_even_its_name_is_served(mix: Path) -> None:
+def test_a_program_without_arguments_not_even_its_name_is_served(mix: Path):
     assert said(mix, "process") == "came 5\n"
 
 
-def test_without_proc_a_start_says_what_to_mount(mix: Path) -> None:
+def test_without_proc_a_start_says_what_to_mount(mix: Path):
     without = ("unshare", "-m", "sh", "-c", 'umount -l /proc; exec "$@"', "sh")
     found = said(mix, "process", *without, needs=("unshare", "umount"))
     assert "free memory cannot be read" in found
@@ -59,7 +59,7 @@ def test_without_proc_a_start_says_what_to_mount(mix: Path) -> None:
 )
 def test_under_a_limit_of_processes_a_start_works_or_names_the_limit(
     mix: Path, isolation: str, most: int
-) -> None:
+):
     limited = (
         *("setpriv", "--reuid", str(600_000 + os.getpid()), "--clear-groups"),
         *("--inh-caps", "+dac_override", "--ambient-caps", "+dac_override"),

@@ -56,7 +56,7 @@ def test_what_cannot_be_dropped_is_left_behind_by_a_restart_and_the_sequence_goe
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:
+):
     log = tmp_path / "decisions.jsonl"
     monkeypatch.setenv("AUTOLOADER_DECISIONS", str(log))
     with AutoLoader(spec, output="numpy", ram_floor=FLOOR, knobs=KNOBS) as loader:
@@ -97,7 +97,7 @@ def test_what_cannot_be_dropped_is_left_behind_by_a_restart_and_the_sequence_goe
 
 def test_within_the_margin_the_childs_gate_is_shut_and_opens_for_the_next_batches(
     spec: PipelineSpec, small_group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     log = tmp_path / "decisions.jsonl"
     monkeypatch.setenv("AUTOLOADER_DECISIONS", str(log))
     with AutoLoader(spec, output="numpy", ram_floor=FLOOR, knobs=KNOBS) as loader:

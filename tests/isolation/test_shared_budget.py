@@ -35,7 +35,7 @@ def spec(written: Written) -> PipelineSpec:
 
 def test_a_validation_opens_in_the_room_that_the_training_ring_gives_back(
     spec: PipelineSpec, small_group: Path, tmp_path: Path
-) -> None:
+):
     mix = spec_file(tmp_path, spec)
     script = Path(__file__).parent / "shares_a_budget.py"
     told = json.loads(python(script, small_group, mix, FLOOR).stdout)

@@ -24,7 +24,7 @@ from autoloader.process.ranks import Neighbours
 )
 def test_a_refused_start_has_ended_its_child_when_it_says_so(
     broken: dict[str, Any], own: dict[str, Any], error: type[Exception], small_spec: PipelineSpec
-) -> None:
+):
     plain = small_spec.model_dump(mode="json")
     plain["datasets"][0].update(broken)
     with pytest.raises(error):
@@ -33,9 +33,7 @@ def test_a_refused_start_has_ended_its_child_when_it_says_so(
     assert Child._current == {}
 
 
-def test_a_second_loader_that_is_refused_leaves_the_first_one_its_child(
-    small_spec: PipelineSpec,
-) -> None:
+def test_a_second_loader_that_is_refused_leaves_the_first_one_its_child(small_spec: PipelineSpec):
     with AutoLoader(small_spec, output="numpy", ram_floor="1GB") as loader:
         batches = iter(loader)
         next(batches)
@@ -47,7 +45,7 @@ def test_a_second_loader_that_is_refused_leaves_the_first_one_its_child(
         assert loader.statistics().restarts == 0
 
 
-def test_a_child_that_is_expected_outlives_the_loader_before_it(small_spec: PipelineSpec) -> None:
+def test_a_child_that_is_expected_outlives_the_loader_before_it(small_spec: PipelineSpec):
     first = AutoLoader(small_spec, output="numpy", ram_floor="1GB")
     child = Child.shared(Neighbours())
     first.close()
@@ -58,7 +56,7 @@ def test_a_child_that_is_expected_outlives_the_loader_before_it(small_spec: Pipe
 
 def test_knobs_of_before_a_loader_shrank_do_not_come_back_with_a_late_message(
     small_spec: PipelineSpec,
-) -> None:
+):
     knobs = {"ring_slots": 12}
     with AutoLoader(small_spec, output="numpy", ram_floor="1GB", knobs=knobs) as loader:
         next(iter(loader))

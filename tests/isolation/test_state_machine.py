@@ -31,7 +31,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> CodedRows:
 )
 def test_any_sequence_of_events_gives_the_rows_on_disk_each_once_a_pass(
     rows: CodedRows, number: int, sort: Sort
-) -> None:
+):
     tally = Tally()
     wanted = ROWS[sort.reader]
     first_seed = number * 1000
@@ -53,7 +53,7 @@ def whole(rows: CodedRows) -> dict[str, Any]:
     "action_mask", "state", "state_mask", "language", "dataset_index", "provenance"])  # fmt: skip
 def test_a_row_that_holds_anything_of_another_is_found(
     rows: CodedRows, whole: dict[str, Any], column: str
-) -> None:
+):
     batch = copy.deepcopy(whole)
     assert not rows.wrong(batch).any()
     part = batch[column]

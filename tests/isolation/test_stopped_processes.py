@@ -33,7 +33,7 @@ def expected(small_spec: PipelineSpec) -> list[Row]:
 @pytest.mark.parametrize("which", [[1], [0, 1, 2]])
 def test_stopped_processes_are_found_and_replaced(
     small_spec: PipelineSpec, expected: list[Row], stopped_is_found_soon: None, which: list[int]
-) -> None:
+):
     """0 is the child, 1 and 2 are its decode processes, which it finds after the full time."""
     knobs = {"reader": "indexed", "decode_processes": 2, "read_ahead": 1, "ring_slots": 4}
     with AutoLoader(
@@ -69,7 +69,7 @@ def test_a_stopped_child_that_has_no_room_for_messages_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     stays: bool,
-) -> None:
+):
     """Sixty starts are more than a socket holds that nobody reads.
 
     A child that ``stays`` once it is killed stands for one that a dead disk keeps in the kernel.
@@ -100,7 +100,7 @@ def test_a_stopped_child_that_has_no_room_for_messages_is_replaced(
 
 def test_a_stopped_child_that_has_no_room_for_the_last_message_is_waited_for_once(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     leave, waits = Link.leave, list[float]()
 
     def noted(self: Link, timeout_s: float, *, shared: bool) -> bool:

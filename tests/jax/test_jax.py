@@ -74,7 +74,7 @@ def told(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 def test_two_processes_share_an_epoch_resume_it_and_have_batches_on_their_devices(
     spec: Path, environment: dict[str, str], python: Path
-) -> None:
+):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -139,7 +139,7 @@ def saved(checkpoint: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 def test_the_example_learns_from_real_episodes_and_goes_on_exactly_behind_ctrl_c(
     episodes: Path, environment: dict[str, str], tmp_path: Path, python: Path
-) -> None:
+):
     undisturbed = said(trained(python, episodes, environment, tmp_path / "whole.npz", 24))
     cut = trained(python, episodes, environment, tmp_path / "cut.npz", 24)
     line = cut.stdout.readline()
@@ -158,7 +158,7 @@ def test_the_example_learns_from_real_episodes_and_goes_on_exactly_behind_ctrl_c
 
 def test_two_processes_of_the_example_share_the_steps_and_stop_together(
     episodes: Path, environment: dict[str, str], tmp_path: Path, python: Path
-) -> None:
+):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         join = f"127.0.0.1:{free.getsockname()[1]}"

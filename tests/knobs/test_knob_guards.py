@@ -64,7 +64,7 @@ def total_cycle(knobs: Knobs, limits: KnobLimits) -> int:
 
 
 @given(knob_values(), limits_drawn)
-def test_clamping_always_ends_at_legal_knobs(values: dict[str, Any], limits: KnobLimits) -> None:
+def test_clamping_always_ends_at_legal_knobs(values: dict[str, Any], limits: KnobLimits):
     legal, clamps = Knobs.build(values).clamp(limits)
     legal.check(limits)
     assert legal.clamp(limits) == (legal, [])
@@ -80,7 +80,7 @@ def test_clamping_always_ends_at_legal_knobs(values: dict[str, Any], limits: Kno
 
 
 @given(knob_values())
-def test_knobs_written_flat_and_built_again_are_the_same(values: dict[str, Any]) -> None:
+def test_knobs_written_flat_and_built_again_are_the_same(values: dict[str, Any]):
     knobs = Knobs.build(values)
     assert Knobs.build(knobs.flat()) == knobs
     assert Knobs.build({}, base=knobs) == knobs
@@ -90,7 +90,7 @@ def test_knobs_written_flat_and_built_again_are_the_same(values: dict[str, Any])
 @given(knob_values(), limits_drawn)
 def test_legal_knobs_pass_the_check_and_others_are_refused_with_a_legal_choice(
     values: dict[str, Any], limits: KnobLimits
-) -> None:
+):
     knobs = Knobs.build(values)
     _, clamps = knobs.clamp(limits)
     if not clamps:
@@ -105,14 +105,14 @@ def test_legal_knobs_pass_the_check_and_others_are_refused_with_a_legal_choice(
 LIMITS = KnobLimits(cpus=2, shards={"a": 4, "b": 16, "c": 1}, block_length=2)
 
 
-def test_the_ring_fits_its_budget_but_never_goes_below_four_slots() -> None:
+def test_the_ring_fits_its_budget_but_never_goes_below_four_slots():
     limits = KnobLimits(cpus=2, shards={"a": 1}, batch_bytes=10, budget_bytes=65)
     assert Knobs.build({"ring_slots": 20}).clamp(limits)[0].ring_slots == 6
     tight = KnobLimits(cpus=2, shards={"a": 1}, batch_bytes=10, budget_bytes=1)
     assert Knobs.build({"ring_slots": 20}).clamp(tight)[0].ring_slots == 4
 
 
-def test_a_value_that_no_dataset_uses_is_not_what_gets_lowered() -> None:
+def test_a_value_that_no_dataset_uses_is_not_what_gets_lowered():
     limits = KnobLimits(cpus=1, shards={"a": 16, "b": 16})
     own = {"a.cycle_length": 3, "b.cycle_length": 3}
     legal, clamps = Knobs.build({"cycle_length": 12, **own}).clamp(limits)
@@ -123,7 +123,7 @@ def test_a_value_that_no_dataset_uses_is_not_what_gets_lowered() -> None:
 # --- what no pipeline could run -----------------------------------------------------------------
 
 
-def test_more_parallel_calls_of_one_dataset_than_its_cycle_length_are_refused() -> None:
+def test_more_parallel_calls_of_one_dataset_than_its_cycle_length_are_refused():
     with pytest.raises(KnobError, match="'a'"):
         Knobs.build({"cycle_length": 4, "num_parallel_calls": 4, "a.cycle_length": 2})
 
@@ -135,9 +135,7 @@ def test_more_parallel_calls_of_one_dataset_than_its_cycle_length_are_refused() 
      ({"ring_slots": 65}, "ring_slots"), ({"ring_slots": "many"}, "ring_slots"),
      ({"a.cycle_length": 0}, "cycle_length"), ({"reader": "fast"}, "reader")],
 )  # fmt: skip
-def test_an_unknown_knob_or_a_value_out_of_range_is_refused(
-    values: dict[str, Any], word: str
-) -> None:
+def test_an_unknown_knob_or_a_value_out_of_range_is_refused(values: dict[str, Any], word: str):
     with pytest.raises(KnobError) as caught:
         Knobs.build(values)
     assert word in str(caught.value)
@@ -146,7 +144,7 @@ def test_an_unknown_knob_or_a_value_out_of_range_is_refused(
 # --- what they say ------------------------------------------------------------------------------
 
 
-def test_every_knob_has_a_class_and_every_description_is_there() -> None:
+def test_every_knob_has_a_class_and_every_description_is_there():
     assert set(KNOBS) == set(Knobs.model_fields) - {"datasets"}
     assert set(STREAM_KNOBS) == set(DatasetKnobs.model_fields)
     for name, field in Knobs.model_fields.items():
@@ -159,7 +157,7 @@ def test_every_knob_has_a_class_and_every_description_is_there() -> None:
 )
 def test_a_host_begins_with_threads_for_its_processors(
     cpus: int, threads: int, processes: int, slots: int
-) -> None:
+):
     knobs = Knobs().for_processors(cpus)
     assert (knobs.decode_threads, knobs.decode_processes) == (threads, processes)
     assert knobs.ring_slots == slots
@@ -169,13 +167,13 @@ def test_a_host_begins_with_threads_for_its_processors(
     assert wide.for_processors(cpus).decode_threads == 24
 
 
-def test_a_dataset_has_its_own_values_over_the_common_ones() -> None:
+def test_a_dataset_has_its_own_values_over_the_common_ones():
     knobs = Knobs.build({"cycle_length": 4, "num_parallel_calls": 2, "a.cycle_length": 3})
     assert (knobs.for_dataset("a").cycle_length, knobs.for_dataset("b").cycle_length) == (3, 4)
     assert knobs.for_dataset("a").num_parallel_calls == 2
     assert knobs.for_dataset(None).cycle_length == 4
 
 
-def test_a_choice_that_is_refused_lists_all_choices() -> None:
+def test_a_choice_that_is_refused_lists_all_choices():
     with pytest.raises(KnobError, match="it should be 'auto', 'stream' or 'indexed'"):
         Knobs.build({"reader": "fast"})

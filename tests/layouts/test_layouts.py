@@ -48,7 +48,7 @@ def kinds(tree: Any) -> Any:
 
 
 @pytest.mark.parametrize("output", ["numpy", "torch"])
-def test_octo_names_shapes_and_types(written: Written, output: str) -> None:
+def test_octo_names_shapes_and_types(written: Written, output: str):
     sample = {"action_horizon": HORIZON, "goal": "uniform"}
     batch, names = batches(written, output=output, sample=sample)
     frames, texts = ((STEPS, 1, 12, 16, 3), "uint8"), ((STEPS,), "object")
@@ -77,7 +77,7 @@ def test_octo_names_shapes_and_types(written: Written, output: str) -> None:
     }  # fmt: skip
 
 
-def test_octos_mask_of_actions_ends_two_rows_behind_the_episode(written: Written) -> None:
+def test_octos_mask_of_actions_ends_two_rows_behind_the_episode(written: Written):
     batch, _ = batches(written, sample={"action_horizon": HORIZON})
     found = layouts.octo(batch)
     for t, rows, masks in ((9, [9, 9, 9, 9], [1, 1, 0, 0]), (8, [8, 9, 9, 9], [1, 1, 1, 0]),
@@ -89,7 +89,7 @@ def test_octos_mask_of_actions_ends_two_rows_behind_the_episode(written: Written
     assert "dataset_name" not in found
 
 
-def test_octos_mask_of_actions_ends_two_rows_behind_the_goal(written: Written) -> None:
+def test_octos_mask_of_actions_ends_two_rows_behind_the_goal(written: Written):
     batch, _ = batches(written, sample={"action_horizon": 6, "goal": "uniform"})
     found = layouts.octo(batch, goal=True)
     for t in range(STEPS):
@@ -100,9 +100,7 @@ def test_octos_mask_of_actions_ends_two_rows_behind_the_goal(written: Written) -
         assert (found["task"]["image_primary"][k, 0, 0, 1] - (4 * goal + 2)).item() < 3
 
 
-def test_a_window_says_which_rows_are_real_and_keeps_the_pictures_own_mask(
-    written: Written,
-) -> None:
+def test_a_window_says_which_rows_are_real_and_keeps_the_pictures_own_mask(written: Written):
     window = {"frame_offsets": [-2, -1, 0], "state_offsets": [-2, -1, 0]}
     batch, _ = batches(written, sample=window)
     own = {"action_per": "step", "action_horizon": HORIZON}
@@ -124,7 +122,7 @@ def test_a_window_says_which_rows_are_real_and_keeps_the_pictures_own_mask(
     assert without["timestep_pad_mask"].any()
 
 
-def test_each_step_of_octos_window_has_the_chunk_that_starts_there(written: Written) -> None:
+def test_each_step_of_octos_window_has_the_chunk_that_starts_there(written: Written):
     window = {"frame_offsets": [-1, 0], "state_offsets": [-1, 0]}
     own = {"action_per": "step", "action_horizon": HORIZON}
     batch, _ = batches(written, sample={**window, **own})
@@ -144,7 +142,7 @@ def test_each_step_of_octos_window_has_the_chunk_that_starts_there(written: Writ
             ]
 
 
-def test_a_narrow_dataset_has_no_mask_beyond_its_columns(written: Written, other: Written) -> None:
+def test_a_narrow_dataset_has_no_mask_beyond_its_columns(written: Written, other: Written):
     narrow = dataset_of(other, action="action[:1]", language=None)
     batch, names = batches(written, narrow, size=2 * STEPS)
     found = layouts.octo(batch, names)
@@ -158,7 +156,7 @@ def test_a_narrow_dataset_has_no_mask_beyond_its_columns(written: Written, other
 
 
 @pytest.mark.parametrize("output", ["numpy", "torch"])
-def test_openvla_names_shapes_and_types(written: Written, output: str) -> None:
+def test_openvla_names_shapes_and_types(written: Written, output: str):
     batch, names = batches(written, output=output, sample={"goal": "uniform"})
     row, each = ((STEPS, 1), "bool"), ((STEPS,), "bool")
     assert kinds(layouts.openvla(batch, names, goal=True)) == {
@@ -184,7 +182,7 @@ def test_openvla_names_shapes_and_types(written: Written, output: str) -> None:
 
 
 @pytest.mark.parametrize("goal", ["none", "uniform"])
-def test_openvlas_rows_behind_the_end_or_the_goal_are_neutral(written: Written, goal: str) -> None:
+def test_openvlas_rows_behind_the_end_or_the_goal_are_neutral(written: Written, goal: str):
     batch, _ = batches(written, sample={"action_horizon": 5, "goal": goal})
     found = layouts.openvla(batch, goal=goal == "uniform")
     for t in range(STEPS):
@@ -198,7 +196,7 @@ def test_openvlas_rows_behind_the_end_or_the_goal_are_neutral(written: Written, 
 @pytest.mark.parametrize(("goal", "told"), [("none", True), ("none", False), ("uniform", True)])
 def test_openvlas_rows_before_the_episode_repeat_its_first_action(
     written: Written, goal: str, told: bool, output: str
-) -> None:
+):
     offsets = [-2, -1, 0]
     window = {"frame_offsets": offsets, "state_offsets": offsets, "goal": goal}
     batch, _ = batches(
@@ -216,7 +214,7 @@ def test_openvlas_rows_before_the_episode_repeat_its_first_action(
 
 @pytest.mark.parametrize("output", ["numpy", "torch"])
 @pytest.mark.parametrize("model", ["pi0", "pi05", "pi0_fast"])
-def test_openpi_names_shapes_and_types(written: Written, model: Any, output: str) -> None:
+def test_openpi_names_shapes_and_types(written: Written, model: Any, output: str):
     batch, names = batches(written, output=output, sample={"action_horizon": 16})
     found = layouts.openpi(batch, names, model=model)
     prompts = found.pop("prompt")
@@ -258,7 +256,7 @@ def without(batch: dict[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     return {key: value for key, value in batch.items() if key not in keys}
 
 
-def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(written: Written) -> None:
+def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(written: Written):
     window = {"frame_offsets": [-1, 0]}
     batch, _ = batches(written, sample=window)
     for call in (layouts.octo, layouts.openvla):

@@ -78,7 +78,7 @@ def refusal(version: str, root: Path) -> AutoloaderError:
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_what_is_no_file_is_refused_by_name_and_not_waited_for(
     version: str, name: str, kind: str, copy: Callable[[str], Path]
-) -> None:
+):
     root = copy(version)
     file = sorted(root.glob(name))[0]
     file.unlink()
@@ -96,7 +96,7 @@ def test_what_is_no_file_is_refused_by_name_and_not_waited_for(
 @pytest.mark.parametrize(("version", "name"), EVERY)
 def test_a_description_of_twenty_gibibytes_is_refused_with_the_variable_that_lifts_the_limit(
     version: str, name: str, copy: Callable[[str], Path]
-) -> None:
+):
     if "tfrecord" in name or "data/" in name or "mp4" in name:
         pytest.skip("data may be as large as it likes")
     root = copy(version)
@@ -110,7 +110,7 @@ def test_a_description_of_twenty_gibibytes_is_refused_with_the_variable_that_lif
 
 def test_a_list_that_is_small_as_a_file_and_huge_in_memory_is_refused(
     copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     root = copy("v3.0")
     file = sorted(root.glob("meta/episodes/*/*.parquet"))[0]
     table = pq.read_table(file)
@@ -119,9 +119,7 @@ def test_a_list_that_is_small_as_a_file_and_huge_in_memory_is_refused(
     assert "AUTOLOADER_LIMIT_LIST" in refusal("v3.0", root).remedy
 
 
-def test_a_folder_of_too_many_names_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_too_many_names_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for number in range(5):
         (tmp_path / str(number)).touch()
     monkeypatch.setenv("AUTOLOADER_LIMIT_NAMES", "4")

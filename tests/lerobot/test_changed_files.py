@@ -255,7 +255,7 @@ ONLY_V30: Mapping[str, Callable[[Path], None]] = {
 )
 def test_a_changed_lerobot_dataset_gives_its_new_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, name: str
-) -> None:
+):
     root = FILES[version].write(tmp_path / "arm")
     both = {"top": {"size": [64, 96]}, "side": {"size": [64, 96]}}
     spec = spec_of(
@@ -325,7 +325,7 @@ RLDS: Mapping[str, Callable[[Written], None]] = {
 @pytest.mark.parametrize("name", list(RLDS))
 def test_a_changed_rlds_dataset_gives_its_new_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reader: str
-) -> None:
+):
     written = rlds(tmp_path)
     spec = rlds_spec_of(
         written,
@@ -345,7 +345,7 @@ def test_a_changed_rlds_dataset_gives_its_new_content(
 
 def test_types_that_a_transform_is_given_are_part_of_its_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     written = rlds(tmp_path)
     spec = rlds_spec_of(
         {**_transformed(written)}, mixing={"epoch": "pass"}, batch={"size": 4, "drop_last": False}
@@ -370,7 +370,7 @@ def _transformed(written: Written) -> dict[str, Any]:
     }
 
 
-def test_an_index_beside_data_that_was_moved_is_used(tmp_path: Path, cli: Cli) -> None:
+def test_an_index_beside_data_that_was_moved_is_used(tmp_path: Path, cli: Cli):
     root = FILES["v3.0"].write(tmp_path / "arm")
     spec = spec_file(tmp_path, spec_of(root))
     cli("index", "--spec", spec, "--beside", "--json")
@@ -380,9 +380,7 @@ def test_an_index_beside_data_that_was_moved_is_used(tmp_path: Path, cli: Cli) -
     assert cli.json("index", "--spec", spec, "--beside")["built_shards"] == 0
 
 
-def test_index_verify_derives_the_index_again_and_replaces_what_differs(
-    tmp_path: Path, cli: Cli
-) -> None:
+def test_index_verify_derives_the_index_again_and_replaces_what_differs(tmp_path: Path, cli: Cli):
     written = rlds(tmp_path)
     spec = spec_file(tmp_path, rlds_spec_of(written))
     words = ["index", "--spec", str(spec), "--verify", "--json"]

@@ -74,7 +74,7 @@ def rot6d(quaternion: NDArray[Any]) -> NDArray[np.float64]:
     ])  # fmt: skip
 
 
-def test_modality_json_becomes_fields_cameras_and_the_text(root: Path, cli: Cli) -> None:
+def test_modality_json_becomes_fields_cameras_and_the_text(root: Path, cli: Cli):
     out = cli("init", root, "--style", "gr00t", "--version", "n1.6").out
     (dataset,) = parse_yaml(out)["datasets"]
     assert dataset["images"] == {"ego_view": "observation.images.top"}
@@ -91,7 +91,7 @@ def test_modality_json_becomes_fields_cameras_and_the_text(root: Path, cli: Cli)
 @pytest.mark.parametrize("first_time", [0, 1])
 def test_n15_takes_the_frame_nearest_to_a_rows_time_and_later_releases_that_of_its_number(
     tmp_path: Path, cli: Cli, first_time: int
-) -> None:
+):
     files = Gr00tFiles(lengths=(9, 5), first_time=first_time)
     root = files.write(tmp_path / "arm")
     near = samples_of(drafted(root, "n1.5", cli))
@@ -106,7 +106,7 @@ def test_n15_takes_the_frame_nearest_to_a_rows_time_and_later_releases_that_of_i
             assert shown(by_number[episode, t]["images"]["ego_view"][0]) == (0, episode, t)
 
 
-def test_n15s_rows_are_normalised_and_padded_as_its_transforms_do(root: Path, cli: Cli) -> None:
+def test_n15s_rows_are_normalised_and_padded_as_its_transforms_do(root: Path, cli: Cli):
     spec = drafted(root, "n1.5", cli)
     found = samples_of(spec)
     tables = [table(root, episode) for episode in range(3)]
@@ -157,7 +157,7 @@ def relative_rows(tables: list[dict[str, Any]], horizon: int) -> NDArray[np.floa
 @pytest.mark.parametrize("release", ["n1.6", "n1.7"])
 def test_later_releases_take_whole_horizons_and_scale_each_row_of_relative_actions(
     root: Path, cli: Cli, release: str
-) -> None:
+):
     found = samples_of(drafted(root, release, cli))
     tables = [table(root, episode) for episode in range(3)]
     assert set(found) == {(e, t) for e, length in ((0, 22), (1, 18)) for t in range(length - 15)}
@@ -190,7 +190,7 @@ def batches(layout: Gr00tLayout, output: Any = "numpy") -> list[tuple[Any, Any]]
         return [(batch, layout(batch, loader.dataset_names)) for batch in loader]
 
 
-def test_n15s_steps_are_what_its_transforms_take(root: Path, cli: Cli) -> None:
+def test_n15s_steps_are_what_its_transforms_take(root: Path, cli: Cli):
     seen = 0
     for batch, steps in batches(Gr00tLayout(drafted(root, "n1.5", cli), release="n1.5")):
         for place, step in zip(batch["provenance"].tolist(), steps, strict=True):
@@ -214,7 +214,7 @@ def test_n15s_steps_are_what_its_transforms_take(root: Path, cli: Cli) -> None:
     assert seen == 49
 
 
-def test_later_releases_steps_are_what_their_processor_takes(root: Path, cli: Cli) -> None:
+def test_later_releases_steps_are_what_their_processor_takes(root: Path, cli: Cli):
     layout = Gr00tLayout(drafted(root, "n1.6", cli), embodiment="gr1")
     for batch, steps in batches(layout, "torch"):
         for place, ((message,),) in zip(batch["provenance"].tolist(), zip(steps), strict=True):
@@ -247,7 +247,7 @@ def test_padded_inputs_have_the_models_shapes_and_masks_of_columns(
     action: tuple[int, int],
     number: int,
     output: str,
-) -> None:
+):
     layout = Gr00tLayout(drafted(root, release, cli), release=release, inputs="padded")
     for batch, found in batches(layout, output):
         size, real = len(batch["language"]), np.asarray(batch["action"])
@@ -263,9 +263,7 @@ def test_padded_inputs_have_the_models_shapes_and_masks_of_columns(
         assert np.asarray(found["embodiment_id"]).tolist() == [number] * size
 
 
-def test_statistics_files_are_those_that_gr00t_computes(
-    root: Path, tmp_path: Path, cli: Cli
-) -> None:
+def test_statistics_files_are_those_that_gr00t_computes(root: Path, tmp_path: Path, cli: Cli):
     spec = spec_file(tmp_path, drafted(root, "n1.6", cli))
     out = tmp_path / "statistics"
     assert main(["stats", str(spec), "--format", "gr00t", "-o", str(out)]) == 0
@@ -297,7 +295,7 @@ def test_statistics_files_are_those_that_gr00t_computes(
 
 def test_datasets_of_one_embodiment_share_bounds_and_their_statistics_are_merged_by_weight(
     tmp_path: Path, cli: Cli
-) -> None:
+):
     roots = {"long": (22, 18), "short": (17,)}
     for name, lengths in roots.items():
         Gr00tFiles(lengths=lengths).write(tmp_path / "data" / name)
@@ -345,9 +343,7 @@ def with_pose(root: Path, name: str, **pose: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["left_eef", "end_effector_position", "arm_pose"])
-def test_a_relative_pose_of_an_end_effector_is_refused_by_name(
-    tmp_path: Path, cli: Cli, name: str
-) -> None:
+def test_a_relative_pose_of_an_end_effector_is_refused_by_name(tmp_path: Path, cli: Cli, name: str):
     root = Gr00tFiles().write(tmp_path / "arm")
     with_pose(root, name)
     for release in ("n1.6", "n1.7"):
@@ -361,9 +357,7 @@ def test_a_relative_pose_of_an_end_effector_is_refused_by_name(
         assert dataset["sample"] == {"action_relative_to_state": [0, 1, 2]}
 
 
-def test_a_spec_that_makes_a_pose_relative_is_refused_by_name(
-    root: Path, tmp_path: Path, cli: Cli
-) -> None:
+def test_a_spec_that_makes_a_pose_relative_is_refused_by_name(root: Path, tmp_path: Path, cli: Cli):
     plain = drafted(root, "n1.6", cli)
     (dataset,) = plain["datasets"]
     dataset["action"] = [
@@ -384,7 +378,7 @@ def test_a_spec_that_makes_a_pose_relative_is_refused_by_name(
         resolve(PipelineSpec.from_mapping(plain))
 
 
-def test_another_horizon_needs_other_statistics(root: Path, tmp_path: Path, cli: Cli) -> None:
+def test_another_horizon_needs_other_statistics(root: Path, tmp_path: Path, cli: Cli):
     plain = drafted(root, "n1.6", cli)
     spec, file = tmp_path / "mix.json", tmp_path / "statistics.json"
     spec.write_text(json.dumps(plain))
@@ -398,7 +392,7 @@ def test_another_horizon_needs_other_statistics(root: Path, tmp_path: Path, cli:
         samples_of(plain)
 
 
-def test_weights_are_shards_of_1024_samples_since_n16(tmp_path: Path, cli: Cli) -> None:
+def test_weights_are_shards_of_1024_samples_since_n16(tmp_path: Path, cli: Cli):
     Gr00tFiles(lengths=(1055, 20)).write(tmp_path / "data/long")  # 1040 and 5 whole horizons
     Gr00tFiles(lengths=(16, 15)).write(tmp_path / "data/short")
     found = drafted(tmp_path / "data", "n1.6", cli)
@@ -425,7 +419,7 @@ def test_weights_are_shards_of_1024_samples_since_n16(tmp_path: Path, cli: Cli) 
 )
 def test_a_modality_that_does_not_fit_is_refused_by_name(
     tmp_path: Path, cli: Cli, change: Any, told: str
-) -> None:
+):
     root = Gr00tFiles(lengths=(5,)).write(tmp_path / "arm")
     path = root / "meta/modality.json"
     path.unlink() if change is None else path.write_text(json.dumps({**MODALITY, **change}))
@@ -434,7 +428,7 @@ def test_a_modality_that_does_not_fit_is_refused_by_name(
     assert told in said.err
 
 
-def test_the_default_of_a_cameras_feature_is_the_releases(tmp_path: Path, cli: Cli) -> None:
+def test_the_default_of_a_cameras_feature_is_the_releases(tmp_path: Path, cli: Cli):
     root = Gr00tFiles(lengths=(16,)).write(tmp_path / "arm")
     path = root / "meta/modality.json"
     path.write_text(json.dumps({**MODALITY, "video": {"top": {}}}))
@@ -444,7 +438,7 @@ def test_the_default_of_a_cameras_feature_is_the_releases(tmp_path: Path, cli: C
     assert "video.top of meta/modality.json is 'top'" in told
 
 
-def test_spec_and_statistics_hold_against_the_witness(root: Path, tmp_path: Path, cli: Cli) -> None:
+def test_spec_and_statistics_hold_against_the_witness(root: Path, tmp_path: Path, cli: Cli):
     for release in ("n1.5", "n1.6", "n1.7"):
         spec = tmp_path / f"{release}.json"
         spec.write_text(json.dumps(drafted(root, release, cli)))
@@ -466,7 +460,7 @@ def test_spec_and_statistics_hold_against_the_witness(root: Path, tmp_path: Path
 )
 def test_each_formula_scales_equal_bounds_and_clips_as_its_project_does(
     arithmetic: Any, method: Any, clip: Any, wanted: list[list[float]]
-) -> None:
+):
     x = np.stack([np.arange(5), np.full(5, 0.25)], axis=1).astype(np.float32)
     how = FieldNormalizeSpec(method=method, clip=clip, arithmetic=arithmetic)
     found = field_statistics(x, np.ones(5, np.int64))
@@ -478,7 +472,7 @@ def test_each_formula_scales_equal_bounds_and_clips_as_its_project_does(
     np.testing.assert_allclose(witnessed.T, wanted, atol=1e-6)
 
 
-def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     page = (Path(__file__).parents[2] / "docs/howto/gr00t.md").read_text()
     Gr00tFiles(lengths=(22, 18)).write(tmp_path / "data/arm")
     monkeypatch.chdir(tmp_path)
@@ -509,13 +503,8 @@ def test_the_page_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_a_policy_of_lerobot_has_its_windows_and_its_normalisation(
-    root: Path,
-    cli: Cli,
-    policy: str,
-    frames: list[int],
-    actions: list[int],
-    method: str,
-) -> None:
+    root: Path, cli: Cli, policy: str, frames: list[int], actions: list[int], method: str
+):
     spec = PipelineSpec.from_mapping(
         parse_yaml(cli("init", root, "--style", "lerobot", "--policy", policy).out)
     )
@@ -529,7 +518,7 @@ def test_a_policy_of_lerobot_has_its_windows_and_its_normalisation(
     assert spec.cameras["top"].size == (64, 96)
 
 
-def test_an_option_of_another_style_is_refused(root: Path, cli: Cli) -> None:
+def test_an_option_of_another_style_is_refused(root: Path, cli: Cli):
     assert "add --style gr00t" in cli("init", root, "--version", "n1.6", code=2).err
     told = cli("init", root, "--style", "gr00t", "--version", "n2", code=2).err
     assert "gr00t-n1.5, gr00t-n1.6, gr00t-n1.7" in told

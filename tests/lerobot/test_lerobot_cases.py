@@ -74,7 +74,7 @@ def check(found: Samples, cameras: tuple[str, ...] = ("top",)) -> None:
             assert abs(sample[camera] - grey(episode, step)) < 2, (episode, step, camera)
 
 
-def test_starts_that_drift_are_placed_by_the_lengths(made: Callable[[str], Path], cli: Cli) -> None:
+def test_starts_that_drift_are_placed_by_the_lengths(made: Callable[[str], Path], cli: Cli):
     root = made("lr3177_drift")
     found, lost = samples_of(spec_of(root))
     assert not lost
@@ -89,7 +89,7 @@ def test_starts_that_drift_are_placed_by_the_lengths(made: Callable[[str], Path]
 
 def test_a_camera_that_was_not_recorded_once_costs_that_episode_where_it_is_used(
     made: Callable[[str], Path],
-) -> None:
+):
     root = made("null_video_l2d2429")
     found, lost = samples_of(spec_of(root))
     assert {episode for episode, _ in found} == {0, 1, 2, 3}
@@ -104,7 +104,7 @@ def test_a_camera_that_was_not_recorded_once_costs_that_episode_where_it_is_used
 
 def test_a_robots_clock_is_refused_with_what_to_do_and_ignored_on_request(
     made: Callable[[str], Path],
-) -> None:
+):
     root = made("hardware_clock_lr3513")
     with pytest.raises(AutoloaderError) as caught:
         samples_of(spec_of(root))
@@ -116,7 +116,7 @@ def test_a_robots_clock_is_refused_with_what_to_do_and_ignored_on_request(
     check(found)
 
 
-def test_annotations_are_the_texts_of_their_tasks(made: Callable[[str], Path]) -> None:
+def test_annotations_are_the_texts_of_their_tasks(made: Callable[[str], Path]):
     root = made("gr00t_annotation")
     language = "annotation.human.action.task_description"
     found, lost = samples_of(spec_of(root, dataset={"language": language}))
@@ -130,7 +130,7 @@ def rewrite(file: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 
 def test_rows_without_frame_index_whose_times_begin_at_one_frame_count_by_their_order(
     made: Callable[[str], Path], cli: Cli
-) -> None:
+):
 
     root = made("gr00t_annotation")
     info = json.loads((root / "meta/info.json").read_text())
@@ -154,7 +154,7 @@ def test_rows_without_frame_index_whose_times_begin_at_one_frame_count_by_their_
     assert "begin at 0.100 s" in note
 
 
-def test_timestamps_are_of_lerobot_data_alone(tmp_path: Path) -> None:
+def test_timestamps_are_of_lerobot_data_alone(tmp_path: Path):
     from rlds_files import episode, write_dataset
     from streams import dataset_of
     from streams import spec_of as rlds_spec_of
@@ -178,7 +178,7 @@ def null_action(root: Path, episode: int) -> None:
 @pytest.mark.parametrize("way", ["keep.ranges", "split", "episodes"])
 def test_episodes_that_are_left_out_are_not_held_against_the_dataset(
     made: Callable[[str], Path], tmp_path: Path, way: str
-) -> None:
+):
     root = made("deleted_episode_lr831")
     null_action(root, 6)
     (root / "data/chunk-000/episode_000007.parquet").unlink()
@@ -205,7 +205,7 @@ def test_episodes_that_are_left_out_are_not_held_against_the_dataset(
 
 def test_episodes_are_numbers_of_the_list_of_a_lerobot_dataset(
     made: Callable[[str], Path], tmp_path: Path
-) -> None:
+):
     from rlds_files import episode, write_dataset
     from streams import dataset_of
     from streams import spec_of as rlds_spec_of
@@ -225,7 +225,7 @@ def first_line(error: str) -> str:
 @pytest.mark.parametrize("fault", ["hardware_clock_lr3513", "two of nine"])
 def test_commands_fail_where_a_loader_does_with_the_same_first_line(
     made: Callable[[str], Path], cli: Cli, fault: str
-) -> None:
+):
     root = made("deleted_episode_lr831" if fault == "two of nine" else fault)
     if fault == "two of nine":
         null_action(root, 6)
@@ -249,7 +249,7 @@ def test_commands_fail_where_a_loader_does_with_the_same_first_line(
 
 def test_init_leaves_a_camera_without_files_out_with_a_word_and_takes_the_annotation(
     made: Callable[[str], Path], cli: Cli
-) -> None:
+):
 
     root = made("gr00t_annotation")
     info = json.loads((root / "meta/info.json").read_text())
@@ -272,6 +272,6 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Damaged:
 @pytest.mark.parametrize(("version", "damage", "seed"), list(damages(15)))
 def test_damage_to_real_episodes_shows_no_other_picture(
     damaged: Damaged, version: str, damage: Any, seed: int
-) -> None:
+):
     done, _, _, wrong = damaged.attempt(version, damage, seed)
     assert not wrong, done

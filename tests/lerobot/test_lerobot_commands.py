@@ -56,7 +56,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return spec_file(folder, document)
 
 
-def test_verify_compares_with_what_pyarrow_and_pyav_read(spec: Path, cli: Cli) -> None:
+def test_verify_compares_with_what_pyarrow_and_pyav_read(spec: Path, cli: Cli):
     words = ["verify", "--spec", str(spec), "-n", "24", "--ram-floor", "64MiB", "--json"]
     told = json.loads(cli(*words).out)
     assert told["differences"] == []
@@ -65,7 +65,7 @@ def test_verify_compares_with_what_pyarrow_and_pyav_read(spec: Path, cli: Cli) -
     assert told["largest_frame_difference"] == 0
 
 
-def test_verify_holds_numbers_that_are_none_equal(tmp_path: Path, cli: Cli) -> None:
+def test_verify_holds_numbers_that_are_none_equal(tmp_path: Path, cli: Cli):
     root = LeRobotFiles(lengths=(6,), cameras={}, pictures=[TOP]).write(tmp_path / "arm")
     (rows,) = (root / "data").rglob("*.parquet")
     table = parquet.read_table(rows)
@@ -83,7 +83,7 @@ def test_verify_holds_numbers_that_are_none_equal(tmp_path: Path, cli: Cli) -> N
 
 def test_verify_without_tensorflow_compares_lerobots_frames_and_says_what_it_left_out(
     spec: Path, tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     found = importlib.util.find_spec
     monkeypatch.setattr(
         extras, "find_spec", lambda name: None if name.startswith("tensorflow") else found(name)
@@ -118,7 +118,7 @@ def test_verify_without_tensorflow_compares_lerobots_frames_and_says_what_it_lef
     assert "autoloader-rlds[stream]" in cli("verify", alone, *words, code=2).err
 
 
-def test_inspect_tells_of_videos_that_are_missing(tmp_path: Path, cli: Cli) -> None:
+def test_inspect_tells_of_videos_that_are_missing(tmp_path: Path, cli: Cli):
     files = LeRobotFiles(version="v2.1")
     root = files.write(tmp_path / "arm")
     assert "missing" not in cli("inspect", root).out
@@ -140,7 +140,7 @@ def test_inspect_tells_of_videos_that_are_missing(tmp_path: Path, cli: Cli) -> N
 )
 def test_peek_calls_columns_by_their_names_and_finds_the_gripper_by_them(
     names: Any, shown: str, flagged: str, tmp_path: Path, cli: Cli
-) -> None:
+):
     root = LeRobotFiles().write(tmp_path / "arm")
     info = json.loads((root / "meta/info.json").read_text())
     info["features"]["action"]["names"] = names
@@ -171,13 +171,8 @@ def test_peek_calls_columns_by_their_names_and_finds_the_gripper_by_them(
     ],
 )
 def test_plan_tells_how_many_decodes_a_frame_of_a_video_takes(
-    tmp_path: Path,
-    cli: Cli,
-    codec: str,
-    gop: int,
-    sample: dict[str, Any],
-    told: str,
-) -> None:
+    tmp_path: Path, cli: Cli, codec: str, gop: int, sample: dict[str, Any], told: str
+):
     root = LeRobotFiles(lengths=(40,), codec=codec, gop=gop).write(tmp_path / "arm")
     dataset = {"name": "arm", "path": str(root), "images": {"top": TOP}, "action": "action"}
     document = {"datasets": [dataset], "cameras": {"top": {"size": [64, 96]}}, "sample": sample}
@@ -193,7 +188,7 @@ def test_plan_tells_how_many_decodes_a_frame_of_a_video_takes(
 @pytest.mark.parametrize(("gop", "where"), [(2, "facts"), (40, "findings")])
 def test_doctor_tells_how_far_apart_the_keyframes_lie(
     tmp_path: Path, cli: Cli, gop: int, where: str
-) -> None:
+):
     root = LeRobotFiles(lengths=(40,), codec="libsvtav1", gop=gop).write(tmp_path / "arm")
     dataset = {"name": "arm", "path": str(root), "images": {"top": TOP}, "action": "action"}
     document = {"datasets": [dataset], "cameras": {"top": {"size": [64, 96]}}}

@@ -21,7 +21,7 @@ REFRESHED = {"x264-params": "intra-refresh=1:bframes=0"}
 
 
 @pytest.mark.parametrize("version", ["v2.1", "v3.0"])
-def test_frames_that_an_edit_list_hides_are_no_steps(tmp_path: Path, version: str) -> None:
+def test_frames_that_an_edit_list_hides_are_no_steps(tmp_path: Path, version: str):
     files = LeRobotFiles(lengths=(20, 9), version=version)
     root, before = files.write(tmp_path / "arm"), [picture(0, 9, k) for k in range(5)]
     for video in {files.video(root, TOP, episode) for episode in (0, 1)}:
@@ -41,7 +41,7 @@ def test_frames_that_an_edit_list_hides_are_no_steps(tmp_path: Path, version: st
 )
 def test_frames_in_any_order_are_those_of_the_whole_video(
     tmp_path: Path, name: str, codec: str, options: dict[str, str], hidden: int
-) -> None:
+):
     path = tmp_path / name
     write_video(path, SHOWN, codec, 12, hidden=hidden, **options)
     wanted = decoded(path)
@@ -54,7 +54,7 @@ def test_frames_in_any_order_are_those_of_the_whole_video(
 
 
 @pytest.mark.parametrize("begin", [10, 10.5], ids=["on a frame", "between frames"])
-def test_an_edit_list_of_several_parts_is_refused_by_name(tmp_path: Path, begin: float) -> None:
+def test_an_edit_list_of_several_parts_is_refused_by_name(tmp_path: Path, begin: float):
     path = tmp_path / "parts.mp4"
     write_video(path, SHOWN, "libx264", 8)
     data = path.read_bytes()
@@ -74,7 +74,7 @@ def test_an_edit_list_of_several_parts_is_refused_by_name(tmp_path: Path, begin:
 
 
 @pytest.mark.parametrize("name", ["arm.mkv", "arm.ts"])
-def test_a_file_that_wraps_its_packets_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_that_wraps_its_packets_is_refused(tmp_path: Path, name: str):
     path = tmp_path / name
     write_video(path, SHOWN, "libx264", 12)
     with pytest.raises(UnreadableError, match=r"^its packets are not stored .*-c copy OUT\.mp4"):

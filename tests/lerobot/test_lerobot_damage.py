@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_left_out_and_everything_else_is_right(
     damage: Callable[[Path, LeRobotFiles], None],
     lost: set[int],
     words: tuple[str, ...],
-) -> None:
+):
     files = LeRobotFiles()
     root = files.write(tmp_path / "arm")
     damage(root, files)
@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_left_out_and_everything_else_is_right(
 
 def test_episodes_of_two_parquet_files_may_not_share_frames_of_a_video(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     files = LeRobotFiles(rows_a_file=1)
     root = files.write(tmp_path / "arm")
     starts_elsewhere(root, files)
@@ -171,7 +171,7 @@ def test_episodes_of_two_parquet_files_may_not_share_frames_of_a_video(
 )
 def test_broken_metadata_is_told_with_its_file(
     tmp_path: Path, changes: dict[str, object], error: type[AutoloaderError], words: tuple[str, ...]
-) -> None:
+):
     root = info_of(LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm"), **changes)
     with pytest.raises(error) as caught:
         AutoLoader(spec_of(root), ram_floor="200MB", isolation="thread", controller=False)
@@ -179,7 +179,7 @@ def test_broken_metadata_is_told_with_its_file(
         assert word in str(caught.value) + caught.value.remedy
 
 
-def test_depth_videos_are_refused_by_name(tmp_path: Path) -> None:
+def test_depth_videos_are_refused_by_name(tmp_path: Path):
     camera = {"dtype": "video", "shape": [HEIGHT, WIDTH, 3], "info": {"video.is_depth_map": True}}
     root = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
     features = json.loads((root / "meta/info.json").read_text())["features"]
@@ -190,9 +190,7 @@ def test_depth_videos_are_refused_by_name(tmp_path: Path) -> None:
         assert word in str(caught.value)
 
 
-def test_integers_without_names_as_language_and_depth_cameras_are_refused_by_name(
-    tmp_path: Path,
-) -> None:
+def test_integers_without_names_as_language_and_depth_cameras_are_refused_by_name(tmp_path: Path):
     root = LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
     common = {"name": "arm", "path": str(root), "action": "action"}
     cameras = {"top": {"size": [HEIGHT, WIDTH]}}
@@ -210,7 +208,7 @@ def test_integers_without_names_as_language_and_depth_cameras_are_refused_by_nam
         )
 
 
-def test_a_frame_whose_packets_are_damaged_later_is_a_flagged_repeat(tmp_path: Path) -> None:
+def test_a_frame_whose_packets_are_damaged_later_is_a_flagged_repeat(tmp_path: Path):
     files = LeRobotFiles(codec="libx264", gop=2)
     root = files.write(tmp_path / "arm")
     samples_of(spec_of(root))  # the index is there now

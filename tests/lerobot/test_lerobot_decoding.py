@@ -64,7 +64,7 @@ def together(shown: Sequence[VideoFrame]) -> dict[int, Any]:
     return {shown[k].number: out[k] for k in decoder.decode_together(shown, out)}
 
 
-def test_frames_of_a_keyframe_take_each_packet_once(root: Path, packets: list[int]) -> None:
+def test_frames_of_a_keyframe_take_each_packet_once(root: Path, packets: list[int]):
     shown, wanted = frames_of(root), FILES.frames(root, TOP, 0)
     for first in (0, 20):
         found = together([one for one in shown if first <= one.number < first + 20])
@@ -74,7 +74,7 @@ def test_frames_of_a_keyframe_take_each_packet_once(root: Path, packets: list[in
 
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265", "libsvtav1"])
-def test_frames_that_nobody_wants_change_no_pixel(tmp_path: Path, codec: str) -> None:
+def test_frames_that_nobody_wants_change_no_pixel(tmp_path: Path, codec: str):
     files = LeRobotFiles(lengths=(40,), gop=40, codec=codec)
     made = files.write(tmp_path / "arm")
     wanted = files.frames(made, TOP, 0)
@@ -116,7 +116,7 @@ def skips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(("layers", "leaves_out"), [(1, True), (3, False)])
 def test_of_a_stream_with_temporal_sub_layers_no_frame_is_left_out(
     tmp_path: Path, skips: list[str], layers: int, leaves_out: bool
-) -> None:
+):
     params = f"log-level=none:bframes=3:b-pyramid=1:temporal-layers={layers}"
     options = {"x265-params": params}
     files = LeRobotFiles(lengths=(40,), gop=40, codec="libx265", options=options)
@@ -129,7 +129,7 @@ def test_of_a_stream_with_temporal_sub_layers_no_frame_is_left_out(
     assert ("NONREF" in skips) == leaves_out
 
 
-def test_a_damaged_frame_does_not_take_those_before_it_along(root: Path) -> None:
+def test_a_damaged_frame_does_not_take_those_before_it_along(root: Path):
     first = [one for one in frames_of(root) if one.number < 20]
     damaged = [one if one.number < 12 else replace(one, data=cut(one, 12)) for one in first]
     wanted, out = FILES.frames(root, TOP, 0), np.empty((HEIGHT, WIDTH, 3), np.uint8)
@@ -187,7 +187,7 @@ def decoded_batch(run: SampleBlock, first: int, size: int) -> Any:
 @pytest.mark.parametrize(("room", "fed_again"), [(2**25, False), (0, True)])
 def test_frames_of_later_batches_are_decoded_with_the_first_and_wait_where_there_is_room(
     root: Path, packets: list[int], monkeypatch: pytest.MonkeyPatch, room: int, fed_again: bool
-) -> None:
+):
     monkeypatch.setattr(stored_frames, "MOST_KEPT_BYTES", room)
     rows = [[0, 5, 5], [3, 18, 30], [4, 16, 18], [7, 9, 30]]
     wanted, run, fed = FILES.frames(root, TOP, 0), run_of(root, rows), []
@@ -202,20 +202,20 @@ def test_frames_of_later_batches_are_decoded_with_the_first_and_wait_where_there
     assert SharedFrames._kept_bytes == 0
 
 
-def test_rows_that_show_frames_of_one_keyframe_are_one_job(root: Path) -> None:
+def test_rows_that_show_frames_of_one_keyframe_are_one_job(root: Path):
     run = run_of(root, [[0, 1], [25, 26], [2, 3], [27, 28], [1, 4]])
     assert joined_by_keyframes([[k] for k in range(5)], run, 0) == [[0, 2, 4], [1, 3]]
     across = run_of(root, [[0, 1], [25, 26], [19, 20]])
     assert joined_by_keyframes([[k] for k in range(3)], across, 0) == [[0, 1, 2]]
 
 
-def test_a_loader_over_long_keyframe_distances_gives_every_sample_right(root: Path) -> None:
+def test_a_loader_over_long_keyframe_distances_gives_every_sample_right(root: Path):
     check(FILES, root, samples_of(spec_of(root), decode_threads=2), {"top": TOP})
     gc.collect()  # a loader that was closed may lie in a circle
     assert SharedFrames._kept_bytes == 0
 
 
-def test_batches_wait_whole_and_in_their_order(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_wait_whole_and_in_their_order(root: Path, monkeypatch: pytest.MonkeyPatch):
     shared = SharedFrames({one.number: one for one in frames_of(root, 20)})
     monkeypatch.setattr(stored_frames, "MOST_KEPT_BYTES", 6 * 100)
     batches = {5: [16, 17], 10: [17, 18, 19], 15: [12, 13, 14], 20: [15]}
@@ -234,7 +234,7 @@ def test_batches_wait_whole_and_in_their_order(root: Path, monkeypatch: pytest.M
     assert SharedFrames._kept_bytes == 0
 
 
-def test_no_room_is_lost_where_the_collector_drops_a_run_while_it_is_counted(root: Path) -> None:
+def test_no_room_is_lost_where_the_collector_drops_a_run_while_it_is_counted(root: Path):
     frames = {one.number: one for one in frames_of(root, 20)}
     dropped = [SharedFrames(frames) for _ in range(4)]
     for one in dropped:
@@ -260,7 +260,7 @@ def test_no_room_is_lost_where_the_collector_drops_a_run_while_it_is_counted(roo
 
 def test_pictures_that_save_little_have_a_part_of_the_room(
     root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     shared = SharedFrames({one.number: one for one in frames_of(root, 20)})
     monkeypatch.setattr(stored_frames, "MOST_KEPT_BYTES", 4 * 100)
     assert shared.choose({5: [0, 1]}, 100) == []
@@ -268,11 +268,11 @@ def test_pictures_that_save_little_have_a_part_of_the_room(
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # from Python 3.12 on
-def test_a_start_reckons_with_the_frames_that_wait(root: Path) -> None:
+def test_a_start_reckons_with_the_frames_that_wait(root: Path):
     assert resolve(spec_of(root)).sizes.request_bytes == stored_frames.MOST_KEPT_BYTES
 
 
-def test_a_fork_has_a_room_of_its_own(root: Path) -> None:
+def test_a_fork_has_a_room_of_its_own(root: Path):
     """The lock of the room is held, and the room is full, when the process forks."""
     frames = {one.number: one for one in frames_of(root, 20)}
     whole = stored_frames.MOST_KEPT_BYTES

@@ -25,7 +25,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return FILES.write(tmp_path_factory.mktemp("episodes") / "arm")
 
 
-def test_steps_and_ops_along_the_episode_see_what_lies_in_the_rows(root: Path) -> None:
+def test_steps_and_ops_along_the_episode_see_what_lies_in_the_rows(root: Path):
     dataset = {
         "steps": {"drop_first": 1, "every": 2, "drop_last": 1},
         "action": [{"path": "observation.state[:1]", "ops": ["relabel"]}, "action[:2]"],
@@ -45,7 +45,7 @@ def test_steps_and_ops_along_the_episode_see_what_lies_in_the_rows(root: Path) -
         np.testing.assert_array_equal(sample["frames"]["top"], shown)
 
 
-def test_records_alone_ask_for_no_video(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_alone_ask_for_no_video(root: Path, monkeypatch: pytest.MonkeyPatch):
     asked, videos_of = list[str](), EpisodeList.videos_of
 
     def noted(episodes: EpisodeList, path: str, cameras: Any) -> Any:
@@ -58,7 +58,7 @@ def test_records_alone_ask_for_no_video(root: Path, monkeypatch: pytest.MonkeyPa
     assert asked == []
 
 
-def test_a_function_may_turn_drop_and_rename_what_an_episode_holds(root: Path) -> None:
+def test_a_function_may_turn_drop_and_rename_what_an_episode_holds(root: Path):
     dataset = {
         "transform": {"call": "lerobot_functions:backwards"},
         "images": {"top": "cameras/front", "side": "cameras/wrist"},
@@ -80,7 +80,7 @@ def test_a_function_may_turn_drop_and_rename_what_an_episode_holds(root: Path) -
             np.testing.assert_array_equal(one["frames"][name], [frames[k] for k in shown])
 
 
-def test_rules_and_functions_know_the_number_of_an_episode(root: Path, tmp_path: Path) -> None:
+def test_rules_and_functions_know_the_number_of_an_episode(root: Path, tmp_path: Path):
     kept = tmp_path / "keep.json"
     kept.write_text(json.dumps({"0": [[2, 4]], "2": [[0, 1], [5, 7]]}))
     ranges = {"file": str(kept), "key": "{episode_metadata/episode_index}"}
@@ -102,7 +102,7 @@ def test_rules_and_functions_know_the_number_of_an_episode(root: Path, tmp_path:
 IN_SECONDS = {"frames": [-1 / FPS, 0, 2 / FPS], "action": [0, 1 / FPS, 2 / FPS + 5e-5]}
 
 
-def test_offsets_in_seconds_are_those_in_frames(root: Path) -> None:
+def test_offsets_in_seconds_are_those_in_frames(root: Path):
     seconds = resolve(spec_of(root, sample={"delta_timestamps": IN_SECONDS})).datasets[0].sample
     frames = {"frame_offsets": [-1, 0, 2], "action_horizon": 3}
     assert seconds == resolve(spec_of(root, sample=frames)).datasets[0].sample
@@ -133,7 +133,7 @@ def test_offsets_in_seconds_are_those_in_frames(root: Path) -> None:
 )
 def test_times_that_fit_no_frame_are_refused(
     root: Path, more: dict[str, Any], words: tuple[str, ...]
-) -> None:
+):
     with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
         resolve(spec_of(root, **more))
     for word in words[1:]:

@@ -84,7 +84,7 @@ def textless(root: Path) -> str:
 @pytest.mark.parametrize("damage", [missing, empty, unreadable, pointer, textless])
 def test_a_list_of_tasks_that_says_nothing_is_refused_by_name_where_its_texts_are_taken(
     tmp_path: Path, damage: Callable[[Path], str], version: str
-) -> None:
+):
     root = written(tmp_path / "arm", version)
     words = damage(root)
     for more in ({}, {"language": None, "features": {"said": "task"}},
@@ -96,7 +96,7 @@ def test_a_list_of_tasks_that_says_nothing_is_refused_by_name_where_its_texts_ar
     resolve(spec_of(root, dataset={"language": None}))
 
 
-def test_a_task_of_two_texts_is_refused_and_one_told_twice_is_not(tmp_path: Path) -> None:
+def test_a_task_of_two_texts_is_refused_and_one_told_twice_is_not(tmp_path: Path):
     root = written(tmp_path / "arm", "v2.1")
     listed(root, lambda lines: [*lines, lines[0]], "tasks")
     resolve(spec_of(root))
@@ -108,7 +108,7 @@ def test_a_task_of_two_texts_is_refused_and_one_told_twice_is_not(tmp_path: Path
 @pytest.mark.parametrize("version", BOTH)
 def test_init_takes_no_language_where_no_list_says_what_it_is(
     tmp_path: Path, version: str, cli: Cli
-) -> None:
+):
     words = missing(written(tmp_path / "arm", version))
     told = cli("init", tmp_path)
     (dataset,) = yaml.safe_load(told.out)["datasets"]
@@ -118,7 +118,7 @@ def test_init_takes_no_language_where_no_list_says_what_it_is(
 
 def test_a_text_that_is_empty_everywhere_is_said(
     tmp_path: Path, cli: Cli, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     root = written(tmp_path / "arm", "v2.1")
     listed(root, lambda _: [json.dumps({"task_index": k, "task": " "}) for k in (0, 1)], "tasks")
     spec = spec_file(tmp_path, spec_of(root))
@@ -152,7 +152,7 @@ def test_a_text_that_is_empty_everywhere_is_said(
 )
 def test_a_key_that_is_missing_or_wrong_is_told_with_its_file(
     tmp_path: Path, changes: dict[str, object], words: str, version: str
-) -> None:
+):
     root = info_of(written(tmp_path / "arm", version), **changes)
     with pytest.raises(SourceError) as caught:
         resolve(spec_of(root))
@@ -169,7 +169,7 @@ def test_a_key_that_is_missing_or_wrong_is_told_with_its_file(
 
 def test_paths_with_the_fields_of_another_version_are_told_with_those_that_there_are(
     tmp_path: Path,
-) -> None:
+):
     old, new = (written(tmp_path / version, version) for version in BOTH)
     info_of(old, data_path="data/chunk-{chunk_index:03d}/episode_{episode_index:06d}.parquet")
     with pytest.raises(SourceError, match=r"has the field \{chunk_index\}; .* \{episode_chunk\}"):
@@ -180,9 +180,7 @@ def test_paths_with_the_fields_of_another_version_are_told_with_those_that_there
 
 
 @pytest.mark.parametrize("version", BOTH)
-def test_files_of_one_version_under_the_info_of_another_are_told(
-    tmp_path: Path, version: str
-) -> None:
+def test_files_of_one_version_under_the_info_of_another_are_told(tmp_path: Path, version: str):
     root = written(tmp_path / "arm", version)
     other = BOTH[version == BOTH[0]]
     info_of(root, codebase_version=other)
@@ -196,7 +194,7 @@ def test_files_of_one_version_under_the_info_of_another_are_told(
 @pytest.mark.parametrize("version", BOTH)
 def test_an_episode_that_stands_twice_in_the_list_is_refused_with_its_second_row(
     tmp_path: Path, version: str
-) -> None:
+):
     root = written(tmp_path / "arm", version)
     place = root / "meta/episodes/chunk-000/file-000.parquet"
     if version == "v2.1":
@@ -213,7 +211,7 @@ def test_an_episode_that_stands_twice_in_the_list_is_refused_with_its_second_row
     [("v2.1", "meta/episodes.jsonl"), ("v2.1", "meta/info.json"),
      ("v3.0", "meta/episodes/chunk-000/file-000.parquet")],
 )  # fmt: skip
-def test_a_pointer_in_the_place_of_a_file_is_told(tmp_path: Path, version: str, name: str) -> None:
+def test_a_pointer_in_the_place_of_a_file_is_told(tmp_path: Path, version: str, name: str):
     root = written(tmp_path / "arm", version)
     (root / name).write_bytes(LFS)
     with pytest.raises(SourceError, match="Git LFS pointer") as caught:
@@ -234,7 +232,7 @@ def without(root: Path, episode: int) -> Path:
 
 def test_ranges_count_places_in_the_list_and_what_lies_in_no_split_is_named(
     tmp_path: Path, cli: Cli
-) -> None:
+):
     files = LeRobotFiles(lengths=(4, 3, 5, 6), version="v2.1")
     root = without(files.write(tmp_path / "arm"), 0)
     info_of(root, splits={"train": "0:1", "val": "1:2"})
@@ -245,7 +243,7 @@ def test_ranges_count_places_in_the_list_and_what_lies_in_no_split_is_named(
         assert said in " ".join(cli(*words).err.split())
 
 
-def test_episodes_of_files_that_take_turns_come_in_their_order(tmp_path: Path) -> None:
+def test_episodes_of_files_that_take_turns_come_in_their_order(tmp_path: Path):
     files = LeRobotFiles(lengths=(4, 3, 5, 6), rows_a_file=1)
     root = files.write(tmp_path / "arm")
     data = root / "data/chunk-000"
@@ -273,7 +271,7 @@ def test_episodes_of_files_that_take_turns_come_in_their_order(tmp_path: Path) -
 @pytest.mark.parametrize("version", BOTH)
 def test_a_shape_with_its_channels_first_is_a_picture(
     tmp_path: Path, names: list[str] | None, version: str
-) -> None:
+):
     files = LeRobotFiles(lengths=(4, 3, 5), version=version)
     root = files.write(tmp_path / "arm")
     features = json.loads((root / "meta/info.json").read_text())["features"]
@@ -293,11 +291,8 @@ def test_a_shape_with_its_channels_first_is_a_picture(
     ],
 )  # fmt: skip
 def test_plan_estimates_episodes_that_a_transform_shortens(
-    tmp_path: Path,
-    more: dict[str, object],
-    cli: Cli,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path: Path, more: dict[str, object], cli: Cli, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(counting, "QUICK_BYTES", 0)  # as of data that plan does not index
     pictures = ["observation.images.side"]
     root = LeRobotFiles(lengths=(4, 3, 5), version="v2.1", pictures=pictures).write(
@@ -312,7 +307,7 @@ def test_plan_estimates_episodes_that_a_transform_shortens(
 
 def test_rows_that_the_list_looks_for_in_another_file_are_told_with_both(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     files = LeRobotFiles(lengths=(4, 3, 5), rows_a_file=2)
     root = files.write(tmp_path / "arm")
     place = root / "meta/episodes/chunk-000/file-000.parquet"
@@ -332,7 +327,7 @@ def test_rows_that_the_list_looks_for_in_another_file_are_told_with_both(
 @pytest.mark.parametrize("suffix", ["parquet", "mp4"])
 def test_pointers_in_the_place_of_data_are_refused_where_a_loader_would_read_them(
     tmp_path: Path, version: str, suffix: str, cli: Cli
-) -> None:
+):
     root = written(tmp_path / "arm", version)
     for file in [*(root / "data").rglob("*"), *(root / "videos").rglob("*")]:
         if file.suffix == f".{suffix}":
@@ -346,7 +341,7 @@ def test_pointers_in_the_place_of_data_are_refused_where_a_loader_would_read_the
 
 def test_one_pointer_among_whole_files_costs_its_episodes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     files = LeRobotFiles(lengths=(4, 3, 5), version="v2.1")
     root = files.write(tmp_path / "arm")
     files.video(root, TOP, 1).write_bytes(LFS)
@@ -356,9 +351,7 @@ def test_one_pointer_among_whole_files_costs_its_episodes(
 
 
 @pytest.mark.parametrize("version", BOTH)
-def test_an_episode_of_the_list_without_a_number_costs_no_other(
-    tmp_path: Path, version: str
-) -> None:
+def test_an_episode_of_the_list_without_a_number_costs_no_other(tmp_path: Path, version: str):
     files = LeRobotFiles(lengths=(4, 3, 5), version=version)
     root = files.write(tmp_path / "arm")
     if version == "v2.1":
@@ -377,7 +370,7 @@ def test_an_episode_of_the_list_without_a_number_costs_no_other(
 @pytest.mark.parametrize("version", BOTH)
 def test_a_start_makes_no_object_of_each_episode(
     tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     root = LeRobotFiles(lengths=(3,) * 12, version=version, rows_a_file=4).write(tmp_path / "arm")
     open_indexes(resolve(spec_of(root)).datasets)
     made: list[int] = []

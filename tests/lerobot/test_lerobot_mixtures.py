@@ -60,7 +60,7 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> PipelineSpec:
     )
 
 
-def test_the_bytes_of_an_episode_are_those_of_its_videos_too(spec: PipelineSpec) -> None:
+def test_the_bytes_of_an_episode_are_those_of_its_videos_too(spec: PipelineSpec):
     for one in resolve(spec).datasets[: len(LEROBOT)]:
         root = Path(one.directory.path)
         files = [*root.glob("data/**/*.parquet"), *root.glob("videos/**/*.mp4")]
@@ -97,7 +97,7 @@ def passes(seen: Iterable[tuple[int, ...]]) -> Counter[int]:
     return Counter(place[1] for place in seen)
 
 
-def test_an_epoch_is_a_pass_of_every_dataset_under_kills_and_retunes(spec: PipelineSpec) -> None:
+def test_an_epoch_is_a_pass_of_every_dataset_under_kills_and_retunes(spec: PipelineSpec):
     drawn, seen = random.Random(1), Counter[tuple[int, ...]]()
     with AutoLoader(
         spec, ram_floor="200MB", output="numpy", knobs={"decode_processes": 1}

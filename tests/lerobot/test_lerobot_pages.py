@@ -79,7 +79,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_mixture_of_the_tutorial_runs_as_it_stands(data: Path) -> None:
+def test_the_mixture_of_the_tutorial_runs_as_it_stands(data: Path):
     (spec,) = yaml_blocks("tutorials/lerobot.md")
     found = samples(placed(spec, data))
     assert {one["name"] for one in found} == {"g1", "bridge"}
@@ -89,7 +89,7 @@ def test_the_mixture_of_the_tutorial_runs_as_it_stands(data: Path) -> None:
 @pytest.mark.parametrize("rates", [{"thirty": 3}, {"ten": 1}, {"thirty": 3, "ten": 1}])
 def test_offsets_in_seconds_are_rows_of_each_datasets_own_rate(
     rates: dict[str, int], data: Path, tmp_path: Path
-) -> None:
+):
     said = inline("tutorials/lerobot.md", "sample")
     spec = {
         "datasets": [arm(name) for name in rates], "cameras": {"top": {"size": [16, 16]}}, **said,
@@ -110,7 +110,7 @@ def test_offsets_in_seconds_are_rows_of_each_datasets_own_rate(
     assert main(["verify", "--spec", str(path), "-n", "40", "--ram-floor", "64MiB"]) == 0
 
 
-def test_integers_come_as_the_texts_that_the_page_names(data: Path, tmp_path: Path) -> None:
+def test_integers_come_as_the_texts_that_the_page_names(data: Path, tmp_path: Path):
     language = inline("tutorials/lerobot.md", "language")
     texts = language["language"]["names"]
     spec = {
@@ -123,7 +123,7 @@ def test_integers_come_as_the_texts_that_the_page_names(data: Path, tmp_path: Pa
     assert main(["verify", "--spec", str(path), "-n", "20", "--ram-floor", "64MiB"]) == 0
 
 
-def test_acts_spec_and_layout_give_what_its_policy_takes(data: Path) -> None:
+def test_acts_spec_and_layout_give_what_its_policy_takes(data: Path):
     import torch
 
     spec = placed(yaml_blocks("howto/from-other-loaders.md")[-1], data)

@@ -55,7 +55,7 @@ def picture_at(table: PictureTable, file: bytes, row: int) -> PackedPicture:
     )
 
 
-def test_pages_of_version_2_are_refused_by_name(tmp_path: Path) -> None:
+def test_pages_of_version_2_are_refused_by_name(tmp_path: Path):
     with pytest.raises(UnreadableError, match="pages of version 2"):
         table_of(tmp_path, data_page_version="2.0")
 
@@ -64,7 +64,7 @@ def test_pages_of_version_2_are_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("packed", PACKED)
 def test_each_value_is_found_however_pages_are_packed(
     tmp_path: Path, packed: str, pages: Mapping[str, Any]
-) -> None:
+):
     table, file = table_of(tmp_path, compression=packed, **pages)
     for row, value in enumerate(values()):
         if value is None:
@@ -73,7 +73,7 @@ def test_each_value_is_found_however_pages_are_packed(
             assert bytes(picture_at(table, file, row).picture()) == value
 
 
-def test_a_damaged_stretch_is_told_and_gives_no_picture(tmp_path: Path) -> None:
+def test_a_damaged_stretch_is_told_and_gives_no_picture(tmp_path: Path):
     table, file = table_of(tmp_path, compression="zstd")
     picture = picture_at(table, b"\7" * len(file), 0)
     with pytest.raises(UnreadableError, match="page is damaged"):
@@ -84,7 +84,7 @@ def test_a_damaged_stretch_is_told_and_gives_no_picture(tmp_path: Path) -> None:
                                                  ("v3.0", "none")])  # fmt: skip
 def test_samples_show_the_pictures_of_their_steps_beside_a_video(
     tmp_path: Path, version: str, packed: str
-) -> None:
+):
     files = LeRobotFiles(version=version, pictures=[SIDE], written={"compression": packed})
     root = files.write(tmp_path / "arm")
     both = {"images": {"top": TOP, "side": SIDE}}
@@ -104,7 +104,7 @@ def rewritten(root: Path, pictures: list[Any]) -> None:
 
 def test_an_episode_with_a_row_without_a_picture_is_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     files = LeRobotFiles(cameras={}, pictures=[SIDE])
     root = files.write(tmp_path / "arm")
     pictures = [stored(0, e, k) for e in range(3) for k in range(files.lengths[e])]
@@ -115,7 +115,7 @@ def test_an_episode_with_a_row_without_a_picture_is_left_out(
     assert "row 2 of episode 1 has no picture" in caplog.text
 
 
-def test_verify_bears_a_camera_without_pictures_that_the_spec_does_not_use(tmp_path: Path) -> None:
+def test_verify_bears_a_camera_without_pictures_that_the_spec_does_not_use(tmp_path: Path):
     files = LeRobotFiles(cameras={}, pictures=[TOP, SIDE])
     root = files.write(tmp_path / "arm")
     rewritten(root, [None] * sum(files.lengths[:3]))
@@ -123,7 +123,7 @@ def test_verify_bears_a_camera_without_pictures_that_the_spec_does_not_use(tmp_p
     assert main(["verify", "--spec", str(spec), "-n", "20", "--ram-floor", "64MiB"]) == 0
 
 
-def test_a_picture_that_is_damaged_later_is_a_flagged_repeat(tmp_path: Path) -> None:
+def test_a_picture_that_is_damaged_later_is_a_flagged_repeat(tmp_path: Path):
     whole = {"compression": "none"}
     files = LeRobotFiles(cameras={}, pictures=[SIDE], rows_a_file=4, written=whole)
     root = files.write(tmp_path / "arm")

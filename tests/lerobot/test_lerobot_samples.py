@@ -24,7 +24,7 @@ from autoloader.samples.resolve import resolve
 @pytest.mark.parametrize("codec", ["libx264", "libx265", "libsvtav1"])
 def test_every_codec_and_keyframe_distance_gives_the_frames_that_were_written(
     tmp_path: Path, codec: str, gop: int
-) -> None:
+):
     files = LeRobotFiles(codec=codec, gop=gop, cameras={TOP: 2, SIDE: 3})
     root = files.write(tmp_path / "arm")
     both = {"images": {"top": TOP, "side": SIDE}}
@@ -39,7 +39,7 @@ def test_every_codec_and_keyframe_distance_gives_the_frames_that_were_written(
 
 def test_metadata_and_a_video_of_several_parquet_files_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     root = LeRobotFiles(rows_a_file=1, cameras={TOP: 4}).write(tmp_path / "arm")
     read: list[str] = []
 
@@ -58,7 +58,7 @@ def test_metadata_and_a_video_of_several_parquet_files_are_read_once(
     assert sorted(read) == ["episodes", "packets"]
 
 
-def test_pandas_is_not_imported_where_it_is_installed(tmp_path: Path) -> None:
+def test_pandas_is_not_imported_where_it_is_installed(tmp_path: Path):
     root = LeRobotFiles(cameras={}, pictures=(TOP,)).write(tmp_path / "arm")
     (tmp_path / "pandas.py").write_text("open(__file__ + '.imported', 'w')\nraise ImportError")
     code = f"""
@@ -72,7 +72,7 @@ with AutoLoader(spec, isolation="thread", output="numpy", ram_floor="64MiB") as 
     assert not (tmp_path / "pandas.py.imported").exists()
 
 
-def test_init_writes_an_entry_for_it_beside_rlds_data(tmp_path: Path, cli: Cli) -> None:
+def test_init_writes_an_entry_for_it_beside_rlds_data(tmp_path: Path, cli: Cli):
     LeRobotFiles(lengths=(4, 3)).write(tmp_path / "arm")
     written = tmp_path / "mix.yaml"
     written.write_text(cli("init", tmp_path).out)

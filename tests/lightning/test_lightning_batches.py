@@ -77,7 +77,7 @@ def pairs(mix: PipelineSpec) -> PipelineSpec:
     )
 
 
-def test_a_stage_2_module_trains_unchanged(pairs: PipelineSpec, isolation: str) -> None:
+def test_a_stage_2_module_trains_unchanged(pairs: PipelineSpec, isolation: str):
     model = Stage2()
     module = data(pairs, isolation, to_batch=Stage2Layout())
     trainer(max_epochs=1).fit(model, datamodule=module)
@@ -87,7 +87,7 @@ def test_a_stage_2_module_trains_unchanged(pairs: PipelineSpec, isolation: str) 
 
 def test_layouts_take_frames_that_the_data_module_made_floats(
     mix: PipelineSpec, pairs: PipelineSpec
-) -> None:
+):
     seen: list[dict[str, Any]] = []
 
     class Look(Tiny):
@@ -111,7 +111,7 @@ def test_layouts_take_frames_that_the_data_module_made_floats(
     assert [text.encode() for text in lerobot["task"]] == told
 
 
-def test_training_batches_are_augmented_and_validation_is_not(mix: PipelineSpec) -> None:
+def test_training_batches_are_augmented_and_validation_is_not(mix: PipelineSpec):
     plain = mix.model_dump(mode="json", exclude_none=True)
     plain["augment"] = {"primary": {"brightness": 0.4}}
     spec = PipelineSpec.from_mapping(plain)
@@ -136,7 +136,7 @@ def test_training_batches_are_augmented_and_validation_is_not(mix: PipelineSpec)
     assert torch.equal(seen["val"][0]["images"], plainly)
 
 
-def test_on_a_device_augmentation_and_layout_come_behind_the_copy(mix: PipelineSpec) -> None:
+def test_on_a_device_augmentation_and_layout_come_behind_the_copy(mix: PipelineSpec):
     """The delivery over a transfer whose copies are done at the end gives the host's batches."""
     plain = mix.model_dump(mode="json", exclude_none=True)
     spec = PipelineSpec.from_mapping(plain)
@@ -158,7 +158,7 @@ def test_on_a_device_augmentation_and_layout_come_behind_the_copy(mix: PipelineS
 
 def test_the_batch_size_finder_works_and_training_begins_at_the_beginning(
     mix: PipelineSpec, tmp_path: Path
-) -> None:
+):
     model, module = Tiny(), data(mix)
     run = trainer(max_epochs=1, limit_val_batches=0, default_root_dir=tmp_path)
     found = Tuner(run).scale_batch_size(
@@ -179,7 +179,7 @@ def test_the_batch_size_finder_works_and_training_begins_at_the_beginning(
 
 def test_the_monitor_logs_the_loaders_figures(
     mix: PipelineSpec, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     class Retune(Callback):
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, idx: int) -> None:
             if idx == 4:
@@ -224,7 +224,7 @@ trainer(max_steps=100000, limit_val_batches=0, callbacks=[Tell(), saver],
 
 def test_sigterm_ends_the_run_with_a_checkpoint_and_without_a_child(
     mix: PipelineSpec, tmp_path: Path, warm_python: Path
-) -> None:
+):
     here = Path(__file__).parent
     path = [str(here), str(here.parent)]
     with subprocess.Popen(

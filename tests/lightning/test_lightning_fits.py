@@ -43,14 +43,14 @@ def undisturbed(mix: PipelineSpec) -> Tiny:
 # --- epochs and validations ---------------------------------------------------------------------
 
 
-def test_an_epoch_of_the_trainer_is_an_epoch_of_the_loader(undisturbed: Tiny) -> None:
+def test_an_epoch_of_the_trainer_is_an_epoch_of_the_loader(undisturbed: Tiny):
     assert [undisturbed.epochs.count(epoch) for epoch in range(3)] == [10, 10, 10]
     assert len(set(flat(undisturbed.seen[:5]))) == 20
 
 
 def test_validation_sees_the_same_samples_at_every_call_and_does_not_move_training(
     mix: PipelineSpec, isolation: str, undisturbed: Tiny
-) -> None:
+):
     model = fit(mix, isolation, max_epochs=2, val_check_interval=3)
     calls = [flat(model.validated[start : start + 2]) for start in range(0, 12, 2)]
     assert [len(call) for call in calls] == [6] * 6
@@ -70,7 +70,7 @@ class Apart(Tiny):
 
 def test_per_dataset_validates_each_dataset_apart_with_the_same_samples_every_time(
     mix: PipelineSpec, undisturbed: Tiny
-) -> None:
+):
     apart = mix.model_copy(update={"validation": ValidationSpec(samples=5, per_dataset=True)})
     # Each held out part is one shard, those of training are two.
     knobs = {**KNOBS, "a.queue_samples": 8, "a.cycle_length": 2, "cycle_length": 2}
@@ -92,7 +92,7 @@ def test_per_dataset_validates_each_dataset_apart_with_the_same_samples_every_ti
     assert model.seen == undisturbed.seen[:10]
 
 
-def test_both_loaders_live_in_one_child(mix: PipelineSpec) -> None:
+def test_both_loaders_live_in_one_child(mix: PipelineSpec):
     counted = []
 
     class Count(Callback):
@@ -105,7 +105,7 @@ def test_both_loaders_live_in_one_child(mix: PipelineSpec) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Total length of:UserWarning")  # Lightning says there is none
-def test_a_spec_without_a_validation_split_trains_without_validation(mix: PipelineSpec) -> None:
+def test_a_spec_without_a_validation_split_trains_without_validation(mix: PipelineSpec):
     plain = mix.model_dump(mode="json")
     for dataset in plain["datasets"]:
         dataset["split"] = {"train": "train"}
@@ -124,7 +124,7 @@ def test_a_spec_without_a_validation_split_trains_without_validation(mix: Pipeli
 ], ids=lambda flags: "-".join(flags))  # fmt: skip
 def test_whatever_cuts_the_epochs_the_sequence_goes_on(
     mix: PipelineSpec, undisturbed: Tiny, flags: dict[str, Any]
-) -> None:
+):
     model = fit(mix, **flags)
     assert model.seen
     assert model.seen == undisturbed.seen[: len(model.seen)]
@@ -152,7 +152,7 @@ class SaveAt(Callback):
 @pytest.mark.parametrize(("step", "forever"), [(10, False), (7, True)])
 def test_a_checkpoint_resumes_with_the_next_batch_and_the_same_losses(
     mix: PipelineSpec, tmp_path: Path, step: int, forever: bool
-) -> None:
+):
     spec = endless(mix) if forever else mix
     whole = Tiny()
     saver = SaveAt(tmp_path / "at.ckpt", step)
@@ -165,7 +165,7 @@ def test_a_checkpoint_resumes_with_the_next_batch_and_the_same_losses(
     assert resumed.losses == whole.losses[step:]
 
 
-def test_a_state_of_another_version_is_refused(mix: PipelineSpec) -> None:
+def test_a_state_of_another_version_is_refused(mix: PipelineSpec):
     with pytest.raises(UsageError, match="schema_version 9"):
         data(mix).load_state_dict({"schema_version": 9, "train": None})
 
@@ -175,7 +175,7 @@ def test_a_state_of_another_version_is_refused(mix: PipelineSpec) -> None:
 
 def test_by_hand_an_iteration_is_one_epoch_and_setup_may_be_called_twice(
     mix: PipelineSpec, undisturbed: Tiny
-) -> None:
+):
     module = data(mix)
     module.setup("fit")
     module.setup("fit")
@@ -197,7 +197,7 @@ def test_by_hand_an_iteration_is_one_epoch_and_setup_may_be_called_twice(
 )
 def test_a_run_that_raises_or_is_interrupted_leaves_a_checkpoint_and_nothing_else(
     mix: PipelineSpec, isolation: str, tmp_path: Path, undisturbed: Tiny, error: type[BaseException]
-) -> None:
+):
     class Break(Callback):
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             if trainer.global_step == 4:

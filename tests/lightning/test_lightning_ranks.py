@@ -67,9 +67,7 @@ def flat(batches: list[list[tuple[int, ...]]]) -> list[tuple[int, ...]]:
     return list(itertools.chain.from_iterable(batches))
 
 
-def test_the_ranks_of_a_trainer_share_a_child_that_ends_with_them(
-    told: list[dict[str, Any]],
-) -> None:
+def test_the_ranks_of_a_trainer_share_a_child_that_ends_with_them(told: list[dict[str, Any]]):
     assert [one["ranks"] for one in told] == [[0, 2], [1, 2]]
     assert told[0]["pids"] == told[1]["pids"]
     assert len(told[0]["pids"]) == 1
@@ -78,22 +76,20 @@ def test_the_ranks_of_a_trainer_share_a_child_that_ends_with_them(
 
 def test_an_epoch_over_two_ranks_is_disjoint_complete_and_of_equal_steps(
     told: list[dict[str, Any]], one_rank: Tiny
-) -> None:
+):
     assert [len(one["seen"]) for one in told] == [one["length"] for one in told] == [5, 5]
     found = dealt(told, "seen")
     assert found == flat(one_rank.seen[:10])
     assert len(set(found)) == len(found) == 40
 
 
-def test_a_validation_over_two_ranks_is_the_one_ranks(
-    told: list[dict[str, Any]], one_rank: Tiny
-) -> None:
+def test_a_validation_over_two_ranks_is_the_one_ranks(told: list[dict[str, Any]], one_rank: Tiny):
     assert dealt(told, "validated") == flat(one_rank.validated[: len(one_rank.validated) // 2])
 
 
 def test_a_checkpoint_of_two_ranks_goes_on_in_the_middle_of_the_epoch_on_one(
     folder: Path, unbroken: PipelineSpec, one_rank: Tiny
-) -> None:
+):
     resumed = Tiny()
     trainer(max_epochs=1, num_sanity_val_steps=0).fit(
         resumed, datamodule=data(unbroken), ckpt_path=str(folder / "at.ckpt")

@@ -33,7 +33,7 @@ def sequence(mix: PipelineSpec) -> list[list[tuple[int, ...]]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_the_consumer_does_it_trains_on_the_sequence(
     mix: PipelineSpec, sequence: list[list[tuple[int, ...]]], seed: int
-) -> None:
+):
     """Dropped iterators, batches fetched ahead, states saved and gone back to: nothing is lost."""
     drawn = random.Random(seed)
     with opened(mix) as loader:

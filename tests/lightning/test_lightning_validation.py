@@ -31,7 +31,7 @@ def is_full(loader: AutoLoader) -> bool:
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_training_goes_on_from_the_pipeline_it_had_and_validation_has_its_batches_ready(
     mix: PipelineSpec, reader: str
-) -> None:
+):
     knobs = {**KNOBS, "reader": reader}
     seen: list[Any] = []
     with closing(data(mix, "process", knobs=knobs)) as module:
@@ -53,7 +53,7 @@ def test_training_goes_on_from_the_pipeline_it_had_and_validation_has_its_batche
     assert len(seen) == len(set(seen))
 
 
-def test_a_suspended_loader_goes_on_where_it_was(mix: PipelineSpec, isolation: str) -> None:
+def test_a_suspended_loader_goes_on_where_it_was(mix: PipelineSpec, isolation: str):
     with IdleLoader(mix, isolation=isolation, ram_floor="64MiB", knobs=KNOBS) as loader:  # type: ignore[arg-type]
         assert loader.statistics().starts == 0
         batches = iter(loader)

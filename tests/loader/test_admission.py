@@ -29,9 +29,7 @@ def price(reader: str = "stream", **knobs: Any) -> StartPrice:
 
 
 @given(st.integers(0, 2**40), st.integers(0, 2**40))
-def test_a_pipeline_starts_exactly_where_it_leaves_the_floor_free(
-    headroom: int, floor: int
-) -> None:
+def test_a_pipeline_starts_exactly_where_it_leaves_the_floor_free(headroom: int, floor: int):
     least = price(ring_slots=4)
     left = headroom - floor - least.total_bytes
     if left >= 0:
@@ -42,7 +40,7 @@ def test_a_pipeline_starts_exactly_where_it_leaves_the_floor_free(
     assert caught.value.exit_code == 3
 
 
-def test_a_refusal_has_the_numbers() -> None:
+def test_a_refusal_has_the_numbers():
     least = StartPrice(GIB, 2 * GIB, 3 * GIB, 4 * GIB)
     with pytest.raises(BudgetInfeasibleError) as caught:
         admit_start(least, headroom_bytes=8 * GIB, ram_floor_bytes=5 * GIB)
@@ -55,22 +53,22 @@ def test_a_refusal_has_the_numbers() -> None:
     ("knob", "more"),
     [("ring_slots", 9), ("cycle_length", 4), ("stream_prefetch", 5), ("parse_parallel_calls", 4)],
 )
-def test_more_of_a_knob_costs_more(knob: str, more: int) -> None:
+def test_more_of_a_knob_costs_more(knob: str, more: int):
     assert price(**{knob: more}).total_bytes > price().total_bytes
 
 
-def test_one_more_slot_costs_one_more_batch() -> None:
+def test_one_more_slot_costs_one_more_batch():
     assert price(ring_slots=9).ring_bytes - price(ring_slots=8).ring_bytes == 10_000_000
 
 
-def test_a_stream_costs_more_with_each_shard_that_it_reads_side_by_side() -> None:
+def test_a_stream_costs_more_with_each_shard_that_it_reads_side_by_side():
     knobs = Knobs.build({"reader": "stream", "cycle_length": 3, "b.cycle_length": 2})
     sizes = replace(SIZES, buffer_bytes={"a": 1000})
     found = price_start(knobs, sizes, ranks=2).streams_bytes
     assert found == 2 * (2 * STREAM_BYTES + (2 + 1) * CYCLE_BYTES + 3 * 1000)
 
 
-def test_a_reader_without_tensorflow_costs_less_and_no_streams() -> None:
+def test_a_reader_without_tensorflow_costs_less_and_no_streams():
     indexed = price(reader="indexed")
     assert indexed.framework_bytes < price().framework_bytes
     assert indexed.streams_bytes == 0

@@ -37,7 +37,7 @@ spec = once(lambda folder: spec_of(write_steps(folder, [[8] * 4], encode=png)))
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: repr(wrong).partition(" at 0x")[0])
 def test_an_argument_of_a_wrong_type_is_refused_by_name_before_anything_starts(
     name: str, wrong: Any, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     if TAKEN.get(name, lambda _: False)(wrong):
         return
     monkeypatch.setattr(Child, "shared", lambda *_, **__: pytest.fail("a child was started"))
@@ -51,7 +51,7 @@ def test_an_argument_of_a_wrong_type_is_refused_by_name_before_anything_starts(
     assert caught.value.remedy
 
 
-def test_an_error_of_a_start_shows_the_callers_line_and_one_of_ours(spec: PipelineSpec) -> None:
+def test_an_error_of_a_start_shows_the_callers_line_and_one_of_ours(spec: PipelineSpec):
     with pytest.raises(KnobError) as caught:
         AutoLoader(spec, knobs={"ring_slot": 3}, rank=0, world_size=1)
     assert len(caught.traceback) == 2
@@ -66,7 +66,7 @@ def closed(request: pytest.FixtureRequest, spec: PipelineSpec) -> AutoLoader:
     return loader
 
 
-def test_a_closed_loader_still_tells_what_it_did(closed: AutoLoader) -> None:
+def test_a_closed_loader_still_tells_what_it_did(closed: AutoLoader):
     told = closed.statistics()
     assert (told.batches, told.samples, told.worker_pids) == (1, 4, ())
     assert set(told.datasets) == {"robot"}
@@ -77,7 +77,7 @@ def test_a_closed_loader_still_tells_what_it_did(closed: AutoLoader) -> None:
     closed.close()
 
 
-def test_wrong_calls_of_an_open_loader_change_nothing(spec: PipelineSpec) -> None:
+def test_wrong_calls_of_an_open_loader_change_nothing(spec: PipelineSpec):
     with opened(spec) as loader:
         before, state = loader.knobs, loader.state_dict()
         for wrong in (None, [], True):
@@ -95,7 +95,7 @@ def test_wrong_calls_of_an_open_loader_change_nothing(spec: PipelineSpec) -> Non
         next(iter(loader))
 
 
-def test_a_dict_is_a_spec_and_a_batch_has_the_keys_of_its_type(spec: PipelineSpec) -> None:
+def test_a_dict_is_a_spec_and_a_batch_has_the_keys_of_its_type(spec: PipelineSpec):
     plain = spec.model_dump(mode="json", exclude_defaults=True)
     held: dict[str, Any] = {"isolation": "thread", "ram_floor": "64MiB", "output": "numpy"}
     with AutoLoader(plain, **held) as loader:

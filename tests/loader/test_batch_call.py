@@ -137,7 +137,7 @@ def check(batch: dict[str, Any], upper: bool) -> None:
     assert len(batch["mean"]) == rows
 
 
-def test_what_it_gives_is_in_every_batch_also_the_last_and_after_a_resume(robot: Written) -> None:
+def test_what_it_gives_is_in_every_batch_also_the_last_and_after_a_resume(robot: Written):
     spec = spec_with(robot, "batch_functions:tokens", kwargs={"upper": True})
     with opened(spec) as loader:
         batches = iter(loader)
@@ -172,17 +172,13 @@ def test_what_it_gives_is_in_every_batch_also_the_last_and_after_a_resume(robot:
         ("missing", {"x": {"dtype": "int32"}}, r"missing cannot be imported: .* 'missing'\n"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_names_the_function(
-    robot: Written, call: str, gives: Any, said: str
-) -> None:
+def test_what_goes_wrong_names_the_function(robot: Written, call: str, gives: Any, said: str):
     loader = opened(spec_with(robot, f"batch_functions:{call}", gives))
     with loader, pytest.raises(PipelineError, match=said):
         next(iter(loader))
 
 
-def test_a_fork_in_which_it_returns_too_ends_and_says_nothing_to_the_trainer(
-    robot: Written,
-) -> None:
+def test_a_fork_in_which_it_returns_too_ends_and_says_nothing_to_the_trainer(robot: Written):
     spec = spec_with(robot, "batch_functions:forks", {"x": {"dtype": "int32"}})
     with opened(spec, isolation="process") as loader:
         pids = [pid for batch in loader for pid in batch["x"].tolist()]
@@ -191,7 +187,7 @@ def test_a_fork_in_which_it_returns_too_ends_and_says_nothing_to_the_trainer(
 
 def test_a_child_whose_descriptors_it_closes_ends_and_says_why(
     robot: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(supervision, "MAX_RESTARTS", 0)
     spec = spec_with(robot, "batch_functions:closes", {"x": {"dtype": "int32"}})
     with (
@@ -214,14 +210,14 @@ def test_a_child_whose_descriptors_it_closes_ends_and_says_why(
 )
 def test_a_spec_that_cannot_be_is_refused_with_its_field(
     robot: Written, batch: dict[str, Any], said: str
-) -> None:
+):
     with pytest.raises(SpecError, match=said):
         spec_with(robot, **{"call": "batch_functions:tokens", **batch})
 
 
 def test_plan_tells_its_time_and_heeds_it_or_says_why_it_is_not_known(
     robot: Written, tmp_path: Path, cli: Cli
-) -> None:
+):
     def planned(call: str, gives: Any) -> dict[str, Any]:
         spec = spec_with(robot, f"batch_functions:{call}", gives)
         path = spec_file(tmp_path, spec)
@@ -239,13 +235,13 @@ def test_plan_tells_its_time_and_heeds_it_or_says_why_it_is_not_known(
     assert odd["bound"]["stage"] == "decode"
 
 
-def test_an_epoch_in_tensorflows_graph_refuses_it(robot: Written) -> None:
+def test_an_epoch_in_tensorflows_graph_refuses_it(robot: Written):
     tfdata = pytest.importorskip("autoloader.tfdata")
     with pytest.raises(UnsupportedError, match=r"batch\.call: batch_functions:tokens"):
         tfdata.as_dataset(spec_with(robot, "batch_functions:tokens"))
 
 
-def test_a_module_that_ends_the_process_when_it_is_imported_is_named(robot: Written) -> None:
+def test_a_module_that_ends_the_process_when_it_is_imported_is_named(robot: Written):
     loader = opened(spec_with(robot, "module_that_leaves:tokens"))
     with loader, pytest.raises(PipelineError, match=r"module_that_leaves:tokens.*SystemExit"):
         next(iter(loader))
@@ -255,7 +251,7 @@ def test_a_module_that_ends_the_process_when_it_is_imported_is_named(robot: Writ
 
 def test_a_function_that_is_not_there_or_not_wanted_is_refused_before_anything_starts(
     robot: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     with pytest.raises(SpecError, match=r"batch\.call: 'nowhere:tokens' cannot be imported"):
         opened(spec_with(robot, "nowhere:tokens"))
     monkeypatch.setattr(transform, "_refused", True)
@@ -266,7 +262,7 @@ def test_a_function_that_is_not_there_or_not_wanted_is_refused_before_anything_s
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 def test_a_module_that_is_changed_meanwhile_never_mixes_its_batches_with_those_of_before(
     robot: Written, isolation: str
-) -> None:
+):
     module = robot.path.parents[1] / f"edited_{isolation}.py"
     source = "def f(batch):\n    return {{'x': [{}] * len(batch['language'])}}\n"
     module.write_text(source.format(1))

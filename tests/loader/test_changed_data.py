@@ -58,7 +58,7 @@ def episodes(batches: Iterator[dict[str, Any]]) -> Iterator[tuple[float, int]]:
 @pytest.mark.parametrize("how", ["a kill", "a kill of a stream", "a pause", "other weights"])
 def test_a_pipeline_that_begins_anew_refuses_other_data_of_as_many_samples(
     two: tuple[Any, Path, Path], how: str
-) -> None:
+):
     spec, link, new = two
     spec = spec.model_copy(update={"reader": "stream" if "stream" in how else "auto"})
     with opened(spec, "process" if "kill" in how else "thread") as loader:
@@ -77,7 +77,7 @@ def test_a_pipeline_that_begins_anew_refuses_other_data_of_as_many_samples(
 
 def test_a_file_that_is_opened_again_is_the_one_that_was_indexed(
     two: tuple[Any, Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     spec, link, new = two
     monkeypatch.setattr(descriptors, "_most", 1)
     with opened(spec, "thread") as loader:
@@ -90,7 +90,7 @@ def test_a_file_that_is_opened_again_is_the_one_that_was_indexed(
 
 def test_a_file_that_is_written_to_in_its_place_is_told_and_refused_where_its_size_changes(
     two: tuple[Any, Path, Path], caplog: pytest.LogCaptureFixture
-) -> None:
+):
     spec, link, new = two
     with opened(spec, "thread") as loader:
         rows = episodes(iter(loader))

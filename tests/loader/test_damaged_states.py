@@ -58,7 +58,7 @@ def rows(loader: AutoLoader, steps: int) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("name", SAVED)
-def test_saved_states_resume_where_they_were_saved(name: str, trio: list[Written]) -> None:
+def test_saved_states_resume_where_they_were_saved(name: str, trio: list[Written]):
     spec, ranks = specs(trio)[name]
     with opened(spec, **ranks) as loader:
         loader.load_state_dict(SAVED[name]["state"])
@@ -68,7 +68,7 @@ def test_saved_states_resume_where_they_were_saved(name: str, trio: list[Written
         assert rows(loader, 4) == SAVED[name]["then"][:12]
 
 
-def test_saved_states_of_all_ranks_are_joined(trio: list[Written]) -> None:
+def test_saved_states_of_all_ranks_are_joined(trio: list[Written]):
     parts = [SAVED[f"stream, rank {rank} of 2"]["state"] for rank in range(2)]
     spec, _ = specs(trio)["stream, rank 0 of 2"]
     for rank in range(2):
@@ -134,7 +134,7 @@ def damaged(state: State) -> Iterator[Any]:
 
 def test_damaged_states_are_refused_and_change_nothing(
     resting: dict[str, tuple[AutoLoader, State]],
-) -> None:
+):
     for name, (loader, state) in resting.items():
         for number, changed in enumerate(damaged(state)):
             if number % 50 == 0:  # refused ones must leave any place as it is
@@ -151,7 +151,7 @@ def test_a_running_loader_goes_on_whatever_it_is_asked_to_load(
     isolation: Literal["process", "thread"],
     resting: dict[str, tuple[AutoLoader, State]],
     trio: list[Written],
-) -> None:
+):
     spec, ranks = specs(trio)[name]
     saved, then = SAVED[name]["state"], SAVED[name]["then"]
     with opened(spec, isolation=isolation, **ranks) as loader:
@@ -195,7 +195,7 @@ def test_a_running_loader_goes_on_whatever_it_is_asked_to_load(
 )
 def test_a_damaged_state_is_refused(
     change: State, said: str, resting: dict[str, tuple[AutoLoader, State]]
-) -> None:
+):
     loader, state = resting["indexed"]
     with pytest.raises(UsageError, match=said):
         loader.load_state_dict({**state, **change})
@@ -203,7 +203,7 @@ def test_a_damaged_state_is_refused(
 
 def test_only_the_states_of_all_ranks_of_one_run_are_joined(
     resting: dict[str, tuple[AutoLoader, State]],
-) -> None:
+):
     parts = [SAVED[f"stream, rank {rank} of 2"]["state"] for rank in range(2)]
     other = sealed({**parts[1], "seed": 4})
     for states, said in (

@@ -55,7 +55,7 @@ CALLS: dict[str, Callable[..., object]] = {
 @pytest.mark.parametrize("value", TOO_SMALL, ids=repr)
 def test_a_floor_without_its_unit_is_refused_by_every_call(
     call: str, floor: str, value: Any, spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(Child, "shared", lambda *_, **__: pytest.fail("a child was started"))
     with pytest.raises(UsageError) as caught:
         CALLS[call](spec, **{floor: value})
@@ -64,7 +64,7 @@ def test_a_floor_without_its_unit_is_refused_by_every_call(
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_floor_without_its_unit_is_refused_by_every_command(command: list[str], cli: Cli) -> None:
+def test_a_floor_without_its_unit_is_refused_by_every_command(command: list[str], cli: Cli):
     with_spec = ["--spec", "mix.yaml"] if command[0] != "doctor" else []
     error = cli.json(*command, "5", *with_spec, code=2)["error"]
     assert error["kind"] == "UsageError"
@@ -73,7 +73,7 @@ def test_a_floor_without_its_unit_is_refused_by_every_command(command: list[str]
 
 
 @pytest.mark.parametrize("value", ["5", "'5'", "5MB", "true", "67108863"])
-def test_a_floor_without_its_unit_is_refused_in_a_profile(value: str) -> None:
+def test_a_floor_without_its_unit_is_refused_in_a_profile(value: str):
     with pytest.raises(ProfileError) as caught:
         profile_of(PROFILE.replace("FLOOR", value))
     assert caught.value.exit_code == 2
@@ -82,7 +82,7 @@ def test_a_floor_without_its_unit_is_refused_in_a_profile(value: str) -> None:
 
 def test_a_disk_floor_without_its_unit_is_refused_in_the_environment(
     spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "50")
     with pytest.raises(UsageError, match="AUTOLOADER_DISK_FLOOR") as caught:
         plan_loader(spec)
@@ -95,7 +95,7 @@ def test_a_disk_floor_without_its_unit_is_refused_in_the_environment(
 )
 def test_a_floor_of_0_is_switched_off_with_one_warning(
     floor: dict[str, Any], told: str, spec: PipelineSpec, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     options: dict[str, Any] = {"ram_floor": "64MiB", **floor}
     with (
         caplog.at_level(logging.WARNING),
@@ -107,7 +107,7 @@ def test_a_floor_of_0_is_switched_off_with_one_warning(
 
 def test_a_floor_of_0_in_a_profile_is_told_once(
     spec: PipelineSpec, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     file = tmp_path / "box.yaml"
     file.write_text(PROFILE.replace("FLOOR", "0"))
     with caplog.at_level(logging.WARNING):
@@ -115,7 +115,7 @@ def test_a_floor_of_0_in_a_profile_is_told_once(
     assert sum("ram_floor is 0" in line for line in caplog.messages) == 1
 
 
-def test_sizes_that_are_no_floors_stay_small(spec: PipelineSpec, tmp_path: Path) -> None:
+def test_sizes_that_are_no_floors_stay_small(spec: PipelineSpec, tmp_path: Path):
     plan = plan_loader(spec, ram_floor="64MiB", knobs={"cache_bytes": 0})
     assert plan.knobs.cache_bytes == 0
     file = tmp_path / "box.yaml"

@@ -69,7 +69,7 @@ def of_steps(document: Any) -> Any:
 )
 def test_a_dataset_all_of_whose_features_are_of_another_width_is_a_source_error(
     values: dict[str, Any], words: str, reader: str, tmp_path: Path
-) -> None:
+):
     written = build(tmp_path, episode(7, STEPS, **values), everywhere=True)
     with pytest.raises(SourceError, match=words) as caught, load(written, reader) as loader:
         list(loader)
@@ -77,7 +77,7 @@ def test_a_dataset_all_of_whose_features_are_of_another_width_is_a_source_error(
     assert not isinstance(caught.value, PipelineError)
 
 
-def test_more_columns_than_any_robot_has_are_refused(tmp_path: Path) -> None:
+def test_more_columns_than_any_robot_has_are_refused(tmp_path: Path):
     written = build(tmp_path)
     shape = {"dimensions": [str(10**12), str(10**12)]}
     change(
@@ -108,7 +108,7 @@ def test_more_columns_than_any_robot_has_are_refused(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_shard_lengths_that_cannot_be_are_broken_metadata(lengths: Any, tmp_path: Path) -> None:
+def test_shard_lengths_that_cannot_be_are_broken_metadata(lengths: Any, tmp_path: Path):
     written = build(tmp_path)
     change(
         written.path / "dataset_info.json",
@@ -121,9 +121,7 @@ def test_shard_lengths_that_cannot_be_are_broken_metadata(lengths: Any, tmp_path
 @pytest.mark.parametrize(
     "template", ["../../../etc/passwd", "/etc/hostname", "a\0b", "x" * 5000, "\ud800", "a//b"]
 )
-def test_file_names_that_lead_elsewhere_or_are_none_are_refused(
-    template: str, tmp_path: Path
-) -> None:
+def test_file_names_that_lead_elsewhere_or_are_none_are_refused(template: str, tmp_path: Path):
     written = build(tmp_path)
     change(
         written.path / "dataset_info.json",
@@ -134,14 +132,14 @@ def test_file_names_that_lead_elsewhere_or_are_none_are_refused(
 
 
 @pytest.mark.parametrize("size", ["²", "9" * 5000, math.inf, {}, None, "-3"])
-def test_a_nonsense_size_is_as_none(size: Any, tmp_path: Path) -> None:
+def test_a_nonsense_size_is_as_none(size: Any, tmp_path: Path):
     written = build(tmp_path)
     change(written.path / "dataset_info.json", lambda info: info["splits"][0].update(numBytes=size))
     (dataset,) = resolve(spec_of(written)).datasets
     assert not dataset.directory.record_bytes
 
 
-def test_a_version_that_its_directory_does_not_name_is_refused(tmp_path: Path) -> None:
+def test_a_version_that_its_directory_does_not_name_is_refused(tmp_path: Path):
     written = build(tmp_path)
     change(written.path / "dataset_info.json", lambda info: info.update(version="9.9.9"))
     with pytest.raises(SourceError, match=r"robot.*says version 9\.9\.9"):
@@ -170,9 +168,7 @@ def encoded(kind: str, picture: np.ndarray) -> bytes:
     ],
     ids=["cut", "header", "garbage", "png cut", "empty", "png bomb", "float tiff"],
 )
-def test_a_picture_that_cannot_be_decoded_says_in_words_why(
-    bad: bytes, words: str, tmp_path: Path
-) -> None:
+def test_a_picture_that_cannot_be_decoded_says_in_words_why(bad: bytes, words: str, tmp_path: Path):
     frames = {"observation/image": [GOOD[0], bad, *GOOD[2:]]}
     written = build(tmp_path, episode(7, STEPS, **frames))
     with load(written, "indexed") as loader:
@@ -183,7 +179,7 @@ def test_a_picture_that_cannot_be_decoded_says_in_words_why(
     assert re.search(words, found.reason), found.reason
 
 
-def test_grey_deep_and_odd_sized_pictures_of_one_episode_are_decoded(tmp_path: Path) -> None:
+def test_grey_deep_and_odd_sized_pictures_of_one_episode_are_decoded(tmp_path: Path):
     frames = [
         encoded(".jpg", np.full((20, 30), 99, np.uint8)),
         encoded(".png", np.full((1, 1, 3), 99 * 257, np.uint16)),
@@ -203,7 +199,7 @@ def test_grey_deep_and_odd_sized_pictures_of_one_episode_are_decoded(tmp_path: P
 @pytest.mark.parametrize("garbage", [b"\0", b"\xff", b"\x37"])
 def test_an_index_that_is_overwritten_while_it_is_read_is_built_anew(
     garbage: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     written = build(tmp_path)
     wanted = every_sample(resolve(spec_of(written)), 0, 0)

@@ -75,7 +75,7 @@ SHAPES: dict[str, Any] = {
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 def test_a_batch_has_the_contracts_keys_shapes_and_types(
     metadata: str, output: Any, pair: tuple[Written, Written]
-) -> None:
+):
     both = {"primary": "observation/image", "wrist": "observation/image"}
     spec = spec_of(dataset_of(pair[0], images=both), pair[1], metadata=metadata, **SHAPES)
     with load(spec, output=output) as loader:
@@ -118,7 +118,7 @@ def test_a_batch_has_the_contracts_keys_shapes_and_types(
     assert all(isinstance(text, str) for text in batch["language"])
 
 
-def test_any_of_draws_one_camera_per_episode_and_pass(tmp_path: Path) -> None:
+def test_any_of_draws_one_camera_per_episode_and_pass(tmp_path: Path):
     features = {**PLAIN, "left": image(), "right": image(), "other": TEXT}
     shards = [
         [
@@ -149,9 +149,7 @@ def test_any_of_draws_one_camera_per_episode_and_pass(tmp_path: Path) -> None:
 # --- epochs -------------------------------------------------------------------------------------
 
 
-def test_natural_weights_make_an_epoch_one_pass_of_everything(
-    pair: tuple[Written, Written],
-) -> None:
+def test_natural_weights_make_an_epoch_one_pass_of_everything(pair: tuple[Written, Written]):
     spec = spec_of(*pair, weights="natural", batch={"size": 4, "drop_last": False})
     with load(spec) as loader:
         for epoch in range(2):
@@ -170,7 +168,7 @@ def test_natural_weights_make_an_epoch_one_pass_of_everything(
 
 def test_a_dropped_remainder_is_carried_into_the_next_epoch_and_nothing_is_lost(
     pair: tuple[Written, Written],
-) -> None:
+):
     spec = spec_of(*pair, weights="natural", batch={"size": 5})
     with load(spec) as loader:
         lengths, found = [], []
@@ -187,9 +185,7 @@ def test_a_dropped_remainder_is_carried_into_the_next_epoch_and_nothing_is_lost(
             assert len(own) == len(set(own)) == TOTAL
 
 
-def test_an_epoch_of_n_samples_goes_on_where_the_last_one_stopped(
-    pair: tuple[Written, Written],
-) -> None:
+def test_an_epoch_of_n_samples_goes_on_where_the_last_one_stopped(pair: tuple[Written, Written]):
     spec = spec_of(
         dataset_of(pair[0], weight=1), dataset_of(pair[1], weight=3), mixing={"epoch": 40}
     )
@@ -208,9 +204,7 @@ def test_an_epoch_of_n_samples_goes_on_where_the_last_one_stopped(
 # --- state --------------------------------------------------------------------------------------
 
 
-def test_a_state_saved_as_json_resumes_with_the_very_next_sample(
-    pair: tuple[Written, Written],
-) -> None:
+def test_a_state_saved_as_json_resumes_with_the_very_next_sample(pair: tuple[Written, Written]):
     spec = spec_of(*pair, mixing={"block_length": 2})
     with load(spec, reproducible=True) as loader:
         straight = samples_of(some(loader, 24))
@@ -224,9 +218,7 @@ def test_a_state_saved_as_json_resumes_with_the_very_next_sample(
         assert rest == straight[4 * stop :]
 
 
-def test_a_state_of_another_mixture_is_refused_saying_what_differs(
-    pair: tuple[Written, Written],
-) -> None:
+def test_a_state_of_another_mixture_is_refused_saying_what_differs(pair: tuple[Written, Written]):
     with load(spec_of(*pair)) as loader:
         state = loader.state_dict()
     passes = spec_of(pair[0], mixing={"epoch": "pass"})
@@ -239,7 +231,7 @@ def test_a_state_of_another_mixture_is_refused_saying_what_differs(
 # --- what it says of itself ---------------------------------------------------------------------
 
 
-def test_statistics_are_a_json_ready_snapshot(pair: tuple[Written, Written]) -> None:
+def test_statistics_are_a_json_ready_snapshot(pair: tuple[Written, Written]):
     with load(spec_of(*pair)) as loader:
         before = loader.statistics()
         assert (before.samples, before.batches, before.samples_per_s) == (0, 0, None)
@@ -268,9 +260,7 @@ def test_statistics_are_a_json_ready_snapshot(pair: tuple[Written, Written]) -> 
 # --- knobs --------------------------------------------------------------------------------------
 
 
-def test_retuning_changes_the_values_in_force_and_loses_nothing(
-    pair: tuple[Written, Written],
-) -> None:
+def test_retuning_changes_the_values_in_force_and_loses_nothing(pair: tuple[Written, Written]):
     spec = spec_of(pair[0], weights="natural", batch={"size": 3, "drop_last": False})
     with load(spec) as loader:
         found = []
@@ -295,7 +285,7 @@ def test_retuning_changes_the_values_in_force_and_loses_nothing(
 @pytest.mark.parametrize("output", ["torch", "numpy"])
 def test_batches_that_are_kept_survive_closing_and_are_never_overwritten(
     output: Any, pair: tuple[Written, Written]
-) -> None:
+):
     with load(spec_of(*pair), output=output) as loader:
         kept = [batch for batch, _ in zip(loader, range(9), strict=False)]
         copies = [np.asarray(batch["images"]["primary"]).copy() for batch in kept]
@@ -309,7 +299,7 @@ def test_batches_that_are_kept_survive_closing_and_are_never_overwritten(
 
 def test_a_loader_over_files_that_were_rewritten_under_an_open_one_gives_what_they_hold_now(
     tmp_path: Path,
-) -> None:
+):
     before = write_dataset(tmp_path / "before", [[episode(1, 4)]])
     after = write_dataset(tmp_path / "after", [[episode(2, 4)]])
     with load(spec_of(before)) as first:
@@ -321,7 +311,7 @@ def test_a_loader_over_files_that_were_rewritten_under_an_open_one_gives_what_th
 
 def test_a_loader_that_is_sent_elsewhere_holds_nothing_that_was_read_ahead(
     pair: tuple[Written, Written],
-) -> None:
+):
     with load(spec_of(*pair), controller=False, reproducible=True) as loader:
         beginning = loader.state_dict()
         batches = iter(loader)

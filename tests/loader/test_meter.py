@@ -7,7 +7,7 @@ import pytest
 from autoloader.telemetry.statistics import ConsumerMeter
 
 
-def test_rate_and_wait_ratio_are_those_of_the_steps() -> None:
+def test_rate_and_wait_ratio_are_those_of_the_steps():
     meter = ConsumerMeter()
     for step in range(11):
         now = 10.0 * step
@@ -17,7 +17,7 @@ def test_rate_and_wait_ratio_are_those_of_the_steps() -> None:
     assert (meter.batches, meter.samples) == (11, 176)
 
 
-def test_a_pause_counts_neither_as_a_step_nor_as_waiting() -> None:
+def test_a_pause_counts_neither_as_a_step_nor_as_waiting():
     meter = ConsumerMeter()
     for now in (0.0, 1.0, 2.0):
         meter.note(now - 0.5, now, 4)

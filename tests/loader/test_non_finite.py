@@ -64,7 +64,7 @@ def odd_rows(batches: list[dict[str, Any]]) -> list[tuple[int, ...]]:
 )
 def test_by_default_they_are_handed_out_counted_and_told_once(
     reader: str, value: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     written = build(tmp_path, value=value)
     with caplog.at_level(logging.WARNING), load(reader, written) as loader:
         batches = list(loader)
@@ -78,9 +78,7 @@ def test_by_default_they_are_handed_out_counted_and_told_once(
 
 
 @READERS
-def test_drop_repeats_another_sample_of_the_batch_and_names_the_record(
-    reader: str, tmp_path: Path
-) -> None:
+def test_drop_repeats_another_sample_of_the_batch_and_names_the_record(reader: str, tmp_path: Path):
     with load(reader, build(tmp_path), non_finite="drop") as loader:
         batches = list(loader)
         found = loader.statistics().datasets["robot"].non_finite
@@ -98,7 +96,7 @@ def test_drop_repeats_another_sample_of_the_batch_and_names_the_record(
 
 
 @READERS
-def test_error_stops_with_dataset_record_and_t(reader: str, tmp_path: Path) -> None:
+def test_error_stops_with_dataset_record_and_t(reader: str, tmp_path: Path):
     with load(reader, build(tmp_path), non_finite="error") as loader:
         with pytest.raises(SourceError, match=r"'robot', record 1 of shard [01]: .*NaN") as caught:
             list(loader)
@@ -106,7 +104,7 @@ def test_error_stops_with_dataset_record_and_t(reader: str, tmp_path: Path) -> N
         assert "errors.non_finite" in caught.value.remedy
 
 
-def test_a_batch_without_any_finite_sample_is_a_source_error(tmp_path: Path) -> None:
+def test_a_batch_without_any_finite_sample_is_a_source_error(tmp_path: Path):
     nothing = {"action": [math.nan] * 2 * STEPS}
     written = write_dataset(tmp_path, [[episode(k, STEPS, encode=png, **nothing) for k in (0, 1)]])
     with load("indexed", written, non_finite="drop", max_corrupt_ratio=1) as loader:
@@ -115,7 +113,7 @@ def test_a_batch_without_any_finite_sample_is_a_source_error(tmp_path: Path) -> 
         assert "action at t" in caught.value.what
 
 
-def test_counts_outlive_a_second_epoch_and_are_by_dataset(tmp_path: Path) -> None:
+def test_counts_outlive_a_second_epoch_and_are_by_dataset(tmp_path: Path):
     one = build(tmp_path, "one")
     two = write_steps(tmp_path, [[STEPS] * 4], encode=png, name="two")
     with load("indexed", one, two) as loader:

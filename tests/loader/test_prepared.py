@@ -71,7 +71,7 @@ def expected(rows: CodedRows) -> list[list[list[int]]]:
 
 def test_the_next_batch_is_made_during_the_step_and_is_the_one_that_would_have_come(
     rows: CodedRows,
-) -> None:
+):
     wanted = expected(rows)
     with opened(rows) as loader:
         iterator = iter(loader)
@@ -101,9 +101,7 @@ def fork(loader: AutoLoader) -> None:
     assert os.waitpid(pid, 0)[1] == 0
 
 
-def test_weights_that_are_set_hold_from_the_next_batch_also_where_that_is_made(
-    rows: CodedRows,
-) -> None:
+def test_weights_that_are_set_hold_from_the_next_batch_also_where_that_is_made(rows: CodedRows):
     with opened(rows) as loader:
         iterator = iter(loader)
         for _ in range(3):
@@ -121,7 +119,7 @@ def threads() -> Iterator[str]:
 
 def test_where_no_thread_can_be_started_batches_come_as_without_one(
     rows: CodedRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     wanted = expected(rows)
 
     class Refused(LoaderThread):
@@ -137,7 +135,7 @@ def test_where_no_thread_can_be_started_batches_come_as_without_one(
 
 def test_what_cannot_be_made_is_raised_by_the_next_call_and_nothing_is_lost(
     rows: CodedRows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     wanted = expected(rows)
     with opened(rows) as loader:
         iterator = iter(loader)

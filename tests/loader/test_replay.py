@@ -28,7 +28,7 @@ def plain(batch: Any) -> dict[str, Any]:
     return {key: value.copy() for key, value in batch.items() if hasattr(value, "copy")}
 
 
-def test_the_same_batch_comes_again_for_as_many_steps_as_an_epoch_has(trio: list[Written]) -> None:
+def test_the_same_batch_comes_again_for_as_many_steps_as_an_epoch_has(trio: list[Written]):
     with load(trio) as loader, load(trio, replay_one_batch=True) as replayed:
         expected = len(loader)
         first = plain(next(iter(loader)))
@@ -41,7 +41,7 @@ def test_the_same_batch_comes_again_for_as_many_steps_as_an_epoch_has(trio: list
                 np.testing.assert_array_equal(batch["action"], first["action"])
 
 
-def test_a_state_says_where_it_was_when_it_began_to_repeat(trio: list[Written]) -> None:
+def test_a_state_says_where_it_was_when_it_began_to_repeat(trio: list[Written]):
     with load(trio) as loader:
         batches = iter(loader)
         next(batches)
@@ -57,6 +57,6 @@ def test_a_state_says_where_it_was_when_it_began_to_repeat(trio: list[Written]) 
         np.testing.assert_array_equal(resumed["provenance"], second["provenance"])
 
 
-def test_it_is_a_yes_or_no(trio: list[Written]) -> None:
+def test_it_is_a_yes_or_no(trio: list[Written]):
     with pytest.raises(UsageError, match=r"(?s)replay_one_batch=3 is not allowed.*True or False"):
         AutoLoader(spec_of(*trio), replay_one_batch=3)  # type: ignore[arg-type]

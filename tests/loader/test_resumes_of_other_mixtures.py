@@ -41,7 +41,7 @@ def of(rows: list[Row], name: str) -> list[Row]:
 @every_strategy
 def test_by_index_other_weights_and_more_datasets_hold_from_the_state_on(
     trio: list[Written], strategy: str
-) -> None:
+):
     a, b, c = trio
     mixing = {"epoch": "forever", "strategy": strategy}
     found, state = run(mixture([a, b], [1, 1], mixing=mixing), 3)
@@ -65,7 +65,7 @@ def test_by_index_other_weights_and_more_datasets_hold_from_the_state_on(
 
 def test_a_state_that_goes_on_with_other_shares_says_from_where_and_what_was_saved(
     trio: list[Written], caplog: pytest.LogCaptureFixture
-) -> None:
+):
     a, b, _ = trio
     _, state = run(mixture([a, b], [1, 1]), 3)
     run(mixture([a, b], [1, 1]), 1, state)
@@ -80,7 +80,7 @@ def test_a_state_that_goes_on_with_other_shares_says_from_where_and_what_was_sav
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_a_dataset_that_is_left_out_is_forgotten_and_the_others_go_on(
     trio: list[Written], reader: str
-) -> None:
+):
     a, b, c = trio
     found, state = run(mixture([a, b, c], [1, 1, 1], reader=reader), 5)
     more, state = run(mixture([c, a], [2, 1], reader=reader), 3, state)  # in another place
@@ -97,9 +97,7 @@ def test_a_dataset_that_is_left_out_is_forgotten_and_the_others_go_on(
     assert set(state["taken"]) == set(state["rebased"]["given"]) == {"a", "b", "c"}
 
 
-def test_a_state_of_other_datasets_alone_is_refused_with_the_difference(
-    trio: list[Written],
-) -> None:
+def test_a_state_of_other_datasets_alone_is_refused_with_the_difference(trio: list[Written]):
     _, state = run(mixture([trio[0]], [1]), 1)
     with pytest.raises(UsageError, match=r"datasets\.a: only in the saved run"):
         run(mixture([trio[1]], [1]), 1, state)
@@ -115,7 +113,7 @@ def test_a_state_of_other_datasets_alone_is_refused_with_the_difference(
 )
 def test_what_hangs_on_whole_passes_or_on_the_seed_is_refused_with_the_difference(
     trio: list[Written], top: dict[str, Any], said: str
-) -> None:
+):
     _, state = run(mixture(trio[:2], [1, 1], **{k: v for k, v in top.items() if k != "seed"}), 1)
     with pytest.raises(UsageError, match=said) as caught:
         run(mixture(trio, [1, 1, 1], **top), 1, state)
@@ -124,7 +122,7 @@ def test_what_hangs_on_whole_passes_or_on_the_seed_is_refused_with_the_differenc
 
 def test_a_resume_says_which_values_are_others_from_here_on(
     trio: list[Written], caplog: pytest.LogCaptureFixture
-) -> None:
+):
     a, b, c = trio
     _, state = run(mixture([a, b], [1, 1]), 2)
     run(mixture([a, b], [1, 1]), 1, state)
@@ -147,7 +145,7 @@ def test_a_resume_says_which_values_are_others_from_here_on(
 
 def test_a_resume_says_that_the_files_hold_something_else_but_not_that_they_are_a_copy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     first, copy, other = (
         write_dataset(tmp_path / place, [[episode(number, 9)]], name="r")
         for place, number in (("first", 1), ("copy", 1), ("other", 2))

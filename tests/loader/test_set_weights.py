@@ -55,7 +55,7 @@ def near(rows: list[Row], *due: int) -> bool:
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_weights_hold_from_the_named_batch_on_and_after_any_resume(
     trio: list[Written], reader: str
-) -> None:
+):
     spec = mixture(trio, [1, 1, 0], reader=reader)
     with opened(spec) as loader:
         rows = taken(loader, 4)
@@ -109,7 +109,7 @@ def test_killed_and_resumed_anywhere_it_gives_the_same_samples_as_undisturbed(
     block_length: int,
     strategy: str,
     moves: bool,
-) -> None:
+):
     mixing = {"epoch": 40, "block_length": block_length, "strategy": strategy}
     top: dict[str, Any] = {"mixing": mixing}
     if moves:
@@ -135,7 +135,7 @@ def test_killed_and_resumed_anywhere_it_gives_the_same_samples_as_undisturbed(
     assert told(interrupted=True) == told(interrupted=False)
 
 
-def test_a_child_that_is_killed_goes_on_with_the_weights_that_were_set(trio: list[Written]) -> None:
+def test_a_child_that_is_killed_goes_on_with_the_weights_that_were_set(trio: list[Written]):
     mixing = {"epoch": "forever", "block_length": 3, "chain": True}
     spec = mixture(trio, [1, 1, 1], mixing=mixing, sample={"frame_offsets": [0, 1]})
     with opened(spec) as loader:
@@ -162,7 +162,7 @@ def test_a_child_that_is_killed_goes_on_with_the_weights_that_were_set(trio: lis
 
 
 @every_strategy
-def test_ranks_name_the_batch_and_share_what_comes(trio: list[Written], strategy: str) -> None:
+def test_ranks_name_the_batch_and_share_what_comes(trio: list[Written], strategy: str):
     spec = mixture(trio, [1, 1, 1], mixing={"epoch": "forever", "strategy": strategy})
     with opened(spec) as alone:
         whole = taken(alone, 4)
@@ -191,9 +191,7 @@ def test_ranks_name_the_batch_and_share_what_comes(trio: list[Written], strategy
         join_states([states[0], forgot])
 
 
-def test_a_schedule_moves_the_shares_is_saved_and_ends_when_weights_are_set(
-    trio: list[Written],
-) -> None:
+def test_a_schedule_moves_the_shares_is_saved_and_ends_when_weights_are_set(trio: list[Written]):
     moves = {"from": {"a": 1, "c": 0}, "to": {"a": 0}, "over": 120}
     spec = mixture(trio, [1, 0, 1], weights=moves)
     with opened(spec) as loader:
@@ -239,7 +237,7 @@ def idle(trio: list[Written]) -> Iterator[AutoLoader]:
 )
 def test_weights_that_cannot_be_are_refused_and_change_nothing(
     idle: AutoLoader, arguments: dict[str, Any], said: str
-) -> None:
+):
     before = idle.state_dict()
     with pytest.raises(UsageError, match=said):
         idle.set_weights(**arguments)
@@ -258,6 +256,6 @@ def test_weights_that_cannot_be_are_refused_and_change_nothing(
 )
 def test_a_schedule_that_cannot_be_is_refused_with_its_field(
     trio: list[Written], weights: Any, said: str
-) -> None:
+):
     with pytest.raises(SpecError, match=said):
         mixture(trio, [1, 1, 1], weights=weights)

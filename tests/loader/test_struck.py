@@ -49,7 +49,7 @@ def _beside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("isolation", ["process", "thread"])
 def test_an_exception_at_any_line_loses_no_row_and_repeats_none(
     spec: PipelineSpec, sequences: Sequences, isolation: str, loop: str
-) -> None:
+):
     run = LineRun(spec, sequences, isolation, LOOPS[loop])
     tally = run.run(1, every=3)
     assert tally.strikes > 60
@@ -58,7 +58,7 @@ def test_an_exception_at_any_line_loses_no_row_and_repeats_none(
 
 def test_close_that_is_struck_at_any_line_ends_when_it_is_called_again(
     spec: PipelineSpec, sequences: Sequences
-) -> None:
+):
     run = LineRun(spec, sequences, "process", iter)
     run.loader.close()  # the child would go on for it
     tally = run.closes(every=8)
@@ -70,14 +70,12 @@ def test_close_that_is_struck_at_any_line_ends_when_it_is_called_again(
 @pytest.mark.parametrize("by_next", [False, True])
 def test_signals_at_any_moment_lose_no_row_and_repeat_none(
     spec: PipelineSpec, sequences: Sequences, by_next: bool
-) -> None:
+):
     tally = SignalRun(spec, sequences, iter, 1, by_next=by_next).run(25)
     assert tally.clean, tally
 
 
-def test_ctrl_c_while_a_batch_is_awaited_leaves_it_to_the_following_next(
-    spec: PipelineSpec,
-) -> None:
+def test_ctrl_c_while_a_batch_is_awaited_leaves_it_to_the_following_next(spec: PipelineSpec):
     with opened(spec, "process") as plain:
         wanted = [places(batch) for batch in plain]
 
@@ -101,7 +99,7 @@ def test_ctrl_c_while_a_batch_is_awaited_leaves_it_to_the_following_next(
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_handler_may_close_the_loader_whose_batch_is_awaited(spec: PipelineSpec) -> None:
+def test_a_handler_may_close_the_loader_whose_batch_is_awaited(spec: PipelineSpec):
     found = opened(spec, "process")
     next(iter(found))
     found.suspend()
@@ -127,7 +125,7 @@ def test_a_handler_may_close_the_loader_whose_batch_is_awaited(spec: PipelineSpe
 
 def test_close_is_bounded_and_says_what_it_leaves_behind(
     spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     monkeypatch.setattr(loader, "_CLOSE_S", 0.3)
     found, hung = opened(spec, "process"), threading.Event()
     (pid,) = found._pipeline.child.pids
@@ -142,7 +140,7 @@ def test_close_is_bounded_and_says_what_it_leaves_behind(
     assert not psutil.pid_exists(pid)
 
 
-def test_a_batch_that_a_users_function_refuses_comes_again(spec: PipelineSpec) -> None:
+def test_a_batch_that_a_users_function_refuses_comes_again(spec: PipelineSpec):
     with opened(spec, "thread") as plain:
         wanted = [places(batch) for batch in plain]
     refused: list[Any] = []
@@ -180,9 +178,7 @@ class Opening(IterableDataset[Any]):
                 yield from places(batch)
 
 
-def test_a_worker_of_a_torch_dataloader_must_say_which_samples_are_its_own(
-    spec: PipelineSpec,
-) -> None:
+def test_a_worker_of_a_torch_dataloader_must_say_which_samples_are_its_own(spec: PipelineSpec):
     refused = DataLoader(Opening(spec, ranks=False), batch_size=None, num_workers=2)
     with pytest.raises(Exception, match=r"UsageError[\s\S]*rank=…, world_size=…"):
         list(refused)
@@ -192,7 +188,7 @@ def test_a_worker_of_a_torch_dataloader_must_say_which_samples_are_its_own(
     assert len(set(rows)) == len(rows)
 
 
-def test_a_loader_that_is_given_to_a_torch_dataloader_names_what_to_do(spec: PipelineSpec) -> None:
+def test_a_loader_that_is_given_to_a_torch_dataloader_names_what_to_do(spec: PipelineSpec):
     with opened(spec, "process") as found:
         with pytest.raises(UsageError, match="as_torch_dataloader"):
             found[0]
@@ -210,7 +206,7 @@ def connections() -> Counter[str]:
     return found
 
 
-def test_what_a_notebook_keeps_of_a_closed_loader_holds_no_child(spec: PipelineSpec) -> None:
+def test_what_a_notebook_keeps_of_a_closed_loader_holds_no_child(spec: PipelineSpec):
     with opened(spec, "process") as first:  # what is imported and opened once for the process
         next(iter(first))
     del first
@@ -240,7 +236,7 @@ Out[len(Out)] = loader
 
 def test_a_cell_that_runs_again_leaves_one_running_loader_though_a_notebook_keeps_all(
     spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(sys, "ps1", "In : ", raising=False)  # as IPython sets it
     out: dict[int, Any] = {}
     names = {"opened": opened, "spec": spec, "Out": out}
@@ -262,14 +258,14 @@ def test_a_cell_that_runs_again_leaves_one_running_loader_though_a_notebook_keep
     assert loader_children() == []
 
 
-def test_a_program_may_have_two_loaders_of_the_same_samples(spec: PipelineSpec) -> None:
+def test_a_program_may_have_two_loaders_of_the_same_samples(spec: PipelineSpec):
     with opened(spec, "process") as one, opened(spec, "process") as other:
         next(iter(one))
         with opened(spec, "process"):
             assert "suspended" not in repr(one) + repr(other)
 
 
-def test_a_second_thread_of_the_program_may_ask_for_a_state(spec: PipelineSpec) -> None:
+def test_a_second_thread_of_the_program_may_ask_for_a_state(spec: PipelineSpec):
     with opened(spec, "process") as found:
         states: list[int] = []
         done = threading.Event()

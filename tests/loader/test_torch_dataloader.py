@@ -20,7 +20,7 @@ def places(batches: Any) -> list[Any]:
     return [batch["provenance"].tolist() for batch in batches]
 
 
-def test_it_gives_the_loaders_batches_epoch_after_epoch(spec: PipelineSpec) -> None:
+def test_it_gives_the_loaders_batches_epoch_after_epoch(spec: PipelineSpec):
     with AutoLoader(spec, **HELD) as loader:
         plain = [places(loader), places(loader)]
     with AutoLoader(spec, **HELD) as loader:
@@ -30,7 +30,7 @@ def test_it_gives_the_loaders_batches_epoch_after_epoch(spec: PipelineSpec) -> N
         assert [places(wrapped), places(wrapped)] == plain
 
 
-def test_its_state_is_the_loaders_and_resumes_another_one(spec: PipelineSpec) -> None:
+def test_its_state_is_the_loaders_and_resumes_another_one(spec: PipelineSpec):
     with AutoLoader(spec, **HELD) as loader:
         wrapped = loader.as_torch_dataloader()
         batches = iter(wrapped)
@@ -44,7 +44,7 @@ def test_its_state_is_the_loaders_and_resumes_another_one(spec: PipelineSpec) ->
         assert places(wrapped) == rest != []
 
 
-def test_a_function_of_the_users_makes_what_the_trainer_wants(spec: PipelineSpec) -> None:
+def test_a_function_of_the_users_makes_what_the_trainer_wants(spec: PipelineSpec):
     def inputs(batch: Batch) -> dict[str, Any]:
         return {"pixel_values": batch["images"]["primary"], "labels": batch["action"]}
 
@@ -54,7 +54,7 @@ def test_a_function_of_the_users_makes_what_the_trainer_wants(spec: PipelineSpec
         assert first["pixel_values"].shape == (4, 1, 12, 16, 3)
 
 
-def test_a_trainer_that_counts_to_the_length_gets_the_next_epoch_then(spec: PipelineSpec) -> None:
+def test_a_trainer_that_counts_to_the_length_gets_the_next_epoch_then(spec: PipelineSpec):
     with AutoLoader(spec, **HELD) as loader:
         plain = [places(loader), places(loader)]
     with AutoLoader(spec, **HELD) as loader:

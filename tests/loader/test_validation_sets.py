@@ -59,7 +59,7 @@ def opened() -> Iterator[list[ValidationLoader]]:
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_every_iteration_gives_the_same_samples_however_the_last_one_ended(
     reader: str, trio: list[Written], opened: list[ValidationLoader]
-) -> None:
+):
     found = validation_loaders(spec(trio, reader=reader, samples=10), **OPTIONS)
     opened += found.values()
     loader = found["val"]
@@ -74,7 +74,7 @@ def test_every_iteration_gives_the_same_samples_however_the_last_one_ended(
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_the_second_validation_decodes_nothing_where_the_first_could_be_held(
     isolation: str, trio: list[Written], opened: list[ValidationLoader]
-) -> None:
+):
     own = validation_specs(spec(trio, samples=10, per_dataset=True))["a"]
     knobs = {**OPTIONS["knobs"], "cache_bytes": 2**20, "decode_threads": 2}
     opened.append(ValidationLoader(own, **{**OPTIONS, "knobs": knobs, "isolation": isolation}))
@@ -88,7 +88,7 @@ def test_the_second_validation_decodes_nothing_where_the_first_could_be_held(
 
 def test_per_dataset_gives_one_named_loader_each_with_the_shapes_of_the_mixture(
     trio: list[Written], opened: list[ValidationLoader]
-) -> None:
+):
     found = validation_loaders(spec(trio, samples=7, per_dataset=True), **OPTIONS)
     opened += found.values()
     assert list(found) == ["a", "b"]
@@ -104,7 +104,7 @@ def test_per_dataset_gives_one_named_loader_each_with_the_shapes_of_the_mixture(
         assert set(batch["dataset_index"].tolist()) == {0}
 
 
-def test_loaders_that_were_opened_are_closed_when_a_later_one_fails(trio: list[Written]) -> None:
+def test_loaders_that_were_opened_are_closed_when_a_later_one_fails(trio: list[Written]):
     before = set(threading.enumerate())
     knobs = {**OPTIONS["knobs"], "a.queue_samples": 4}  # b's loader has no a
     with pytest.raises(KnobError):

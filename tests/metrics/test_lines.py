@@ -11,7 +11,7 @@ from autoloader.telemetry.lines import LineLog
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "another's"])
-def test_what_is_no_file_of_this_user_is_left_as_it_is(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_file_of_this_user_is_left_as_it_is(tmp_path: Path, kind: str):
     place, target = tmp_path / "run.jsonl", tmp_path / "precious"
     target.write_bytes(b"precious")
     if kind == "pipe":
@@ -31,7 +31,7 @@ def test_what_is_no_file_of_this_user_is_left_as_it_is(tmp_path: Path, kind: str
         assert place.read_bytes() == b"precious"
 
 
-def test_a_log_goes_on_behind_a_line_that_was_cut(tmp_path: Path) -> None:
+def test_a_log_goes_on_behind_a_line_that_was_cut(tmp_path: Path):
     place = tmp_path / "new" / "run.jsonl"
     for _ in range(2):
         log = LineLog(place, {"run": "a"})

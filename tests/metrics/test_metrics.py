@@ -78,7 +78,7 @@ def get(port: int) -> str:
 # --- declared once ------------------------------------------------------------------------------
 
 
-def test_every_metric_says_what_it_is_and_what_to_do_and_has_its_unit_in_its_name() -> None:
+def test_every_metric_says_what_it_is_and_what_to_do_and_has_its_unit_in_its_name():
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
     suffixes = {"bytes": "_bytes", "s": "_s", "samples/s": "_per_s", "of 1": "_ratio"}
@@ -91,13 +91,13 @@ def test_every_metric_says_what_it_is_and_what_to_do_and_has_its_unit_in_its_nam
             assert metric.name.endswith(suffixes[metric.unit])
 
 
-def test_what_is_not_measured_is_left_out_and_never_0() -> None:
+def test_what_is_not_measured_is_left_out_and_never_0():
     found = parsed(text_of(Statistics(run="r", split="train", at_s=2.0, started_at_s=1.0)))
     for name in ("wait_ratio", "headroom_bytes", "bound_per_s", "cache_hit_ratio"):
         assert f"autoloader_{name}" not in found
 
 
-def test_counts_of_two_builders_become_one() -> None:
+def test_counts_of_two_builders_become_one():
     here = {
         "datasets": {"a": {"samples": 3, "generations": 1}},
         "run_bytes": 5,
@@ -135,7 +135,7 @@ def test_counts_of_two_builders_become_one() -> None:
 # --- Prometheus ---------------------------------------------------------------------------------
 
 
-def test_the_text_is_read_by_prometheus_with_every_rank_and_label() -> None:
+def test_the_text_is_read_by_prometheus_with_every_rank_and_label():
     moments = [a_moment(), a_moment(rank=1, batches=90, samples_per_s=450.0, wait_ratio=0.5)]
     found = parsed(text_of(*moments))
     assert found["autoloader_wait_ratio"] == {of_rank(0): 0.25, of_rank(1): 0.5}
@@ -147,7 +147,7 @@ def test_the_text_is_read_by_prometheus_with_every_rank_and_label() -> None:
     assert found.keys() <= exported
 
 
-def test_a_port_shows_what_is_open_until_the_last_one_closes(port: int) -> None:
+def test_a_port_shows_what_is_open_until_the_last_one_closes(port: int):
     first, second = (Exporter("host-1", number, port=port) for number in (0, 1))
     assert get(port) == ""
     first.write(a_moment())
@@ -163,7 +163,7 @@ def test_a_port_shows_what_is_open_until_the_last_one_closes(port: int) -> None:
 
 def test_a_port_that_is_taken_costs_a_warning_and_no_run(
     port: int, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     with socket.create_server(("127.0.0.1", port)):
         shown = Exporter("host-1", 0, port=port)
         shown.write(a_moment())
@@ -171,7 +171,7 @@ def test_a_port_that_is_taken_costs_a_warning_and_no_run(
     assert "AUTOLOADER_METRICS_PORT" in caplog.text
 
 
-def test_a_thousand_clients_that_say_nothing_cost_few_threads_and_hold_up_nobody(port: int) -> None:
+def test_a_thousand_clients_that_say_nothing_cost_few_threads_and_hold_up_nobody(port: int):
     shown = Exporter("host-1", 0, port=port)
     shown.write(a_moment())
     before, most = threading.active_count(), 0
@@ -187,7 +187,7 @@ def test_a_thousand_clients_that_say_nothing_cost_few_threads_and_hold_up_nobody
 
 def test_a_file_is_replaced_whole_and_goes_with_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     file = tmp_path / "autoloader.prom"
     shown = Exporter("host-1", 0, file=str(file))
     for batches in (1, 2):
@@ -209,7 +209,7 @@ def test_a_file_is_replaced_whole_and_goes_with_the_run(
 written = written_steps([[8, 8]], encode=png, name="a")
 
 
-def test_a_loader_tells_its_metrics_by_the_same_names(written: Written) -> None:
+def test_a_loader_tells_its_metrics_by_the_same_names(written: Written):
     spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
     with opened(spec) as loader:
         stream = iter(loader)
@@ -224,7 +224,7 @@ def test_a_loader_tells_its_metrics_by_the_same_names(written: Written) -> None:
     assert not any(name.endswith(("/worst", "/mean")) for name in told)
 
 
-def test_of_several_ranks_worst_and_mean_are_told() -> None:
+def test_of_several_ranks_worst_and_mean_are_told():
     own = {"wait_ratio": 0.25, "samples_per_s": 500.0, "batches": 100.0}
     others = [
         a_moment(rank=1, batches=90, samples_per_s=450.0, wait_ratio=0.5),

@@ -29,7 +29,7 @@ def refused(text: str) -> ProfileError:
     return caught.value
 
 
-def test_room_for_frames_on_a_disk_is_written_as_it_was_read() -> None:
+def test_room_for_frames_on_a_disk_is_written_as_it_was_read():
     lent = MINIMAL + "cache: {disk: /nvme/frames, bytes: 2TB}\n"
     profile = profile_of(lent)
     assert (profile.cache.disk, profile.cache.bytes) == ("/nvme/frames", 2 * 10**12)
@@ -67,7 +67,7 @@ def test_a_written_profile_reads_back_equal(
     description: str,
     cycle: int,
     measured: dict[str, int | float],
-) -> None:
+):
     profile = Profile(
         schema_version=2,
         name="box",
@@ -81,7 +81,7 @@ def test_a_written_profile_reads_back_equal(
     assert profile_of(profile.to_yaml()) == profile
 
 
-def test_knobs_that_cannot_run_are_refused_when_the_file_is_read() -> None:
+def test_knobs_that_cannot_run_are_refused_when_the_file_is_read():
     error = refused(MINIMAL + "knobs: {cycle_length: 1, num_parallel_calls: 2}\n")
     assert "num_parallel_calls=2" in error.what
     assert "cycle_length=1" in error.what
@@ -100,13 +100,13 @@ def test_knobs_that_cannot_run_are_refused_when_the_file_is_read() -> None:
         ("cpus: 8, ", "", "host.cpus"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_field(found: str, written: str, place: str) -> None:
+def test_a_wrong_value_is_named_with_its_field(found: str, written: str, place: str):
     error = refused(MINIMAL.replace(found, written))
     assert f"box.yaml: {place}: " in error.what
     assert error.remedy
 
 
-def test_a_place_that_cannot_be_written_is_named_and_left_clean(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named_and_left_clean(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ProfileError, match="cannot be written"):
         keep_profile(profile_of(MINIMAL), out=tmp_path / "file" / "box.yaml", tuned_from=None)
@@ -116,7 +116,7 @@ def test_a_place_that_cannot_be_written_is_named_and_left_clean(tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["box.yaml", "file"]
 
 
-def test_diff_names_the_fields_that_differ_and_no_other() -> None:
+def test_diff_names_the_fields_that_differ_and_no_other():
     a = profile_of(MINIMAL)
     b = profile_of(MINIMAL.replace("cpus: 8", "cpus: 4") + "knobs: {ring_slots: 6}\n")
     assert diff(a, b) == [("host.cpus", 8, 4), ("knobs.ring_slots", 8, 6)]
@@ -126,15 +126,13 @@ def test_diff_names_the_fields_that_differ_and_no_other() -> None:
 SHIPPED = sorted(shipped_profiles_dir().glob("*.yaml"))
 
 
-def test_the_five_promised_profiles_ship() -> None:
+def test_the_five_promised_profiles_ship():
     names = {path.stem for path in SHIPPED}
     assert {"local_dev", "lrz_a100", "mcml_a100", "l40s", "h200"} <= names
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_shipped_profile_is_legal_on_its_host_and_says_what_its_numbers_come_from(
-    path: Path,
-) -> None:
+def test_a_shipped_profile_is_legal_on_its_host_and_says_what_its_numbers_come_from(path: Path):
     profile = Profile.from_yaml(path)
     assert profile.name == path.stem
     assert profile.fit(profile.host, strict=True) == (profile, [])

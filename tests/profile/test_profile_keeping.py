@@ -41,7 +41,7 @@ def tuned(kind: dict[str, Any], threads: int, rate: float, **parts: Any) -> Prof
     )
 
 
-def test_a_profile_for_other_mixtures_is_replaced_and_kept_aside(folder: Path) -> None:
+def test_a_profile_for_other_mixtures_is_replaced_and_kept_aside(folder: Path):
     first = keep_profile(tuned(LARGE, 8, 900), tuned_from=None)
     assert first.notes == []
     assert free_name("mine", HOST, MixtureKind.model_validate(LARGE)) == "mine"
@@ -53,7 +53,7 @@ def test_a_profile_for_other_mixtures_is_replaced_and_kept_aside(folder: Path) -
     assert Profile.from_yaml(kept) == tuned(LARGE, 8, 900)
 
 
-def test_the_nearest_kind_is_taken_and_said() -> None:
+def test_the_nearest_kind_is_taken_and_said():
     keep_profile(tuned(LARGE, 8, 900), tuned_from=None)
     keep_profile(tuned(SMALL, 2, 5000, name="small"), tuned_from=None)
     like = MixtureKind.model_validate(LARGE | {"batch": 64, "datasets": 25})
@@ -64,7 +64,7 @@ def test_the_nearest_kind_is_taken_and_said() -> None:
     assert "1.2 doublings from this" in said
 
 
-def test_a_study_of_one_small_dataset_is_no_default_for_a_large_mixture() -> None:
+def test_a_study_of_one_small_dataset_is_no_default_for_a_large_mixture():
     keep_profile(tuned(SMALL, 2, 5000), tuned_from=None)
     large = load_profile(host=HOST, mixture=MixtureKind.model_validate(LARGE))
     assert large.origin == "shipped"
@@ -76,7 +76,7 @@ def test_a_study_of_one_small_dataset_is_no_default_for_a_large_mixture() -> Non
 @pytest.mark.parametrize("what", ["file", "folder"])
 def test_a_saved_profile_that_others_may_have_written_is_no_default_and_said(
     folder: Path, what: str
-) -> None:
+):
     kept = keep_profile(tuned(LARGE, 8, 900), tuned_from=None).path
     (kept if what == "file" else folder).chmod(0o777)
     found = load_profile(host=HOST, mixture=MixtureKind.model_validate(LARGE))
@@ -85,7 +85,7 @@ def test_a_saved_profile_that_others_may_have_written_is_no_default_and_said(
     assert str(kept) in said
 
 
-def test_a_slower_winner_does_not_replace_faster_knobs_that_it_never_met(folder: Path) -> None:
+def test_a_slower_winner_does_not_replace_faster_knobs_that_it_never_met(folder: Path):
     first = tuned(LARGE, 8, 900)
     keep_profile(first, tuned_from=None)
     slower = keep_profile(tuned(LARGE, 3, 700), tuned_from=None)
@@ -97,7 +97,7 @@ def test_a_slower_winner_does_not_replace_faster_knobs_that_it_never_met(folder:
     )
 
 
-def test_the_processes_of_one_study_keep_one_profile(folder: Path) -> None:
+def test_the_processes_of_one_study_keep_one_profile(folder: Path):
     found = {"source": "measured", "detail": "of a study", "study": "mix"}
     first = tuned(LARGE, 8, 900, provenance=found)
     keep_profile(first, tuned_from=None)
@@ -107,7 +107,7 @@ def test_the_processes_of_one_study_keep_one_profile(folder: Path) -> None:
     assert [one.name for one in folder.iterdir()] == ["mine.yaml"]
 
 
-def test_a_profile_of_another_host_is_kept_aside_and_a_free_name_avoids_it(folder: Path) -> None:
+def test_a_profile_of_another_host_is_kept_aside_and_a_free_name_avoids_it(folder: Path):
     other = HOST.model_copy(update={"cpus": 64})
     keep_profile(tuned(LARGE, 8, 900, host=other.model_dump()), tuned_from=None)
     kind = MixtureKind.model_validate(LARGE)
@@ -119,7 +119,7 @@ def test_a_profile_of_another_host_is_kept_aside_and_a_free_name_avoids_it(folde
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path):
     place = tmp_path / "small"
     place.mkdir()
     mounted = ran("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", place, code=None)
@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_the_old_profile_whole(tmp_path: Path) -> None:
         ran("umount", place)
 
 
-def test_a_machine_in_full_has_a_fingerprint_of_what_rates_hang_on(tmp_path: Path) -> None:
+def test_a_machine_in_full_has_a_fingerprint_of_what_rates_hang_on(tmp_path: Path):
     data = tmp_path / "data"
     data.write_bytes(bytes(2**20))
     found = described_host(files=[str(data)], probe_s=0.01)

@@ -37,7 +37,7 @@ def made_for(host: HostFacts, name: str = "mine", **parts: object) -> Profile:
     return Profile.model_validate(raw | parts)
 
 
-def test_without_a_name_and_nothing_saved_the_shipped_default_is_taken_and_said() -> None:
+def test_without_a_name_and_nothing_saved_the_shipped_default_is_taken_and_said():
     found = load_profile(host=HOST)
     assert found.profile.name == "local_dev"
     assert found.origin == "shipped"
@@ -45,7 +45,7 @@ def test_without_a_name_and_nothing_saved_the_shipped_default_is_taken_and_said(
     assert line.startswith("default knobs: not tuned here yet (fine to start; autoloader tune")
 
 
-def test_without_a_name_the_saved_profile_of_this_host_is_taken_and_said() -> None:
+def test_without_a_name_the_saved_profile_of_this_host_is_taken_and_said():
     rates = {"samples_per_s": 970.0, "bound_samples_per_s": 1000.0}
     path = keep_profile(made_for(HOST, measurements=rates), tuned_from=None).path
     found = load_profile(host=HOST)
@@ -68,12 +68,12 @@ def test_without_a_name_the_saved_profile_of_this_host_is_taken_and_said() -> No
         {"gpus": ("NVIDIA X", "NVIDIA X")},
     ],
 )
-def test_a_saved_profile_of_another_host_is_not_taken(change: dict[str, object]) -> None:
+def test_a_saved_profile_of_another_host_is_not_taken(change: dict[str, object]):
     keep_profile(made_for(HOST.model_copy(update=change)), tuned_from=None)
     assert load_profile(host=HOST).origin == "shipped"
 
 
-def test_a_broken_saved_profile_is_skipped_and_said() -> None:
+def test_a_broken_saved_profile_is_skipped_and_said():
     user_profiles_dir().mkdir(parents=True)
     (user_profiles_dir() / "broken.yaml").write_text("name: [")
     found = load_profile(host=HOST)
@@ -81,7 +81,7 @@ def test_a_broken_saved_profile_is_skipped_and_said() -> None:
     assert any("broken.yaml" in line for line in found.notes)
 
 
-def test_a_saved_profile_comes_before_a_shipped_one_of_the_same_name() -> None:
+def test_a_saved_profile_comes_before_a_shipped_one_of_the_same_name():
     assert find_profile("l40s").origin == "shipped"
     path = user_profiles_dir() / "l40s.yaml"
     path.parent.mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_a_saved_profile_comes_before_a_shipped_one_of_the_same_name() -> None:
     assert profile_paths()["l40s"] == path
 
 
-def test_threads_are_clamped_to_a_smaller_host_and_said() -> None:
+def test_threads_are_clamped_to_a_smaller_host_and_said():
     small = HOST.model_copy(update={"cpus": 2})
     profile = made_for(HOST, knobs={"decode_threads": 16, "decode_processes": 8})
     fitted, notes = profile.fit(small)
@@ -100,14 +100,14 @@ def test_threads_are_clamped_to_a_smaller_host_and_said() -> None:
     assert fitted.host == HOST
 
 
-def test_a_cpu_budget_holds_threads_as_a_smaller_host_would() -> None:
+def test_a_cpu_budget_holds_threads_as_a_smaller_host_would():
     profile = made_for(
         HOST, limits={"ram_floor": "5GB", "cpu_budget": 3}, knobs={"decode_threads": 16}
     )
     assert profile.fit(HOST)[0].knobs.decode_threads == 6
 
 
-def test_strict_refuses_what_would_be_clamped() -> None:
+def test_strict_refuses_what_would_be_clamped():
     keep_profile(made_for(HOST, knobs={"decode_threads": 16}), tuned_from=None)
     small = HOST.model_copy(update={"cpus": 2})
     with pytest.raises(ProfileError, match="decode_threads: 16 → 4") as caught:
@@ -116,7 +116,7 @@ def test_strict_refuses_what_would_be_clamped() -> None:
     assert load_profile("mine", host=small).profile.knobs.decode_threads == 4
 
 
-def test_a_slurm_job_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slurm_job_is_recognised(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "4(x2)")
     facts = host_facts()

@@ -57,9 +57,7 @@ def rows(one: dict[str, Any]) -> list[tuple[int, ...]]:
     return [tuple(row) for step in one["samples"] for row in step]
 
 
-def test_peers_get_the_same_batches_and_ranks_different_ones(
-    told: dict[tuple[int, int], Any],
-) -> None:
+def test_peers_get_the_same_batches_and_ranks_different_ones(told: dict[tuple[int, int], Any]):
     assert {place: one["rank_and_world"] for place, one in told.items()} == {
         (dp, tp): [dp, 2] for dp, tp in itertools.product(range(2), repeat=2)
     }
@@ -70,13 +68,11 @@ def test_peers_get_the_same_batches_and_ranks_different_ones(
     assert (len(first), len(second), len({*first, *second})) == (24, 24, 48)
 
 
-def test_all_processes_of_the_node_share_one_child(told: dict[tuple[int, int], Any]) -> None:
+def test_all_processes_of_the_node_share_one_child(told: dict[tuple[int, int], Any]):
     assert len({one["pid"] for one in told.values()}) == 1
 
 
-def test_fsdp_trains_on_them_as_one_process_on_all(
-    told: dict[tuple[int, int], Any], spec: Path
-) -> None:
+def test_fsdp_trains_on_them_as_one_process_on_all(told: dict[tuple[int, int], Any], spec: Path):
     policy = model()
     sgd = torch.optim.SGD(policy.parameters(), lr=RATE)
     loaders = [AutoLoader(spec, rank=rank, world_size=2, **HELD) for rank in range(2)]
@@ -101,7 +97,7 @@ def mesh(names: tuple[str, ...], shape: tuple[int, ...], where: list[int] | None
     )
 
 
-def test_ranks_of_several_dimensions_count_row_by_row() -> None:
+def test_ranks_of_several_dimensions_count_row_by_row():
     names = ("dp_replicate", "dp_shard")
     assert find_ranks(None, None, {"RANK": "9"}, mesh(names, (2, 4), [1, 2])) == Ranks(6, 8)
 
@@ -115,13 +111,13 @@ def test_ranks_of_several_dimensions_count_row_by_row() -> None:
         (0, mesh(("dp",), (2,), [0]), "and a device_mesh"),
     ],
 )
-def test_a_mesh_that_cannot_say_it_is_refused(rank: int | None, given: Any, words: str) -> None:
+def test_a_mesh_that_cannot_say_it_is_refused(rank: int | None, given: Any, words: str):
     with pytest.raises(UsageError, match=words) as caught:
         find_ranks(rank, rank and 1, {}, given)
     assert caught.value.remedy
 
 
-def test_processes_with_the_same_batches_are_neighbours_as_well() -> None:
+def test_processes_with_the_same_batches_are_neighbours_as_well():
     torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
     found = find_neighbours(Ranks(1, 2), torchrun)
     assert (found.local_rank, found.local_world_size) == (3, 4)

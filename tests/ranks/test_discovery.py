@@ -30,7 +30,7 @@ def supervisors() -> Iterator[list[Supervisor]]:
         one.close()
 
 
-def test_neighbours_look_for_one_name_and_everybody_else_has_a_name_of_its_own() -> None:
+def test_neighbours_look_for_one_name_and_everybody_else_has_a_name_of_its_own():
     assert socket_name(PAIR) == socket_name(Neighbours(1, 2, PAIR.job))
     assert socket_name(PAIR) != socket_name(Neighbours(0, 2, "another job"))
     assert socket_name(Neighbours()) != socket_name(Neighbours())
@@ -38,7 +38,7 @@ def test_neighbours_look_for_one_name_and_everybody_else_has_a_name_of_its_own()
 
 def test_a_child_that_does_not_answer_is_given_up_with_what_to_look_for(
     supervisors: list[Supervisor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setitem(LIMITS_S, Kind.UNKNOWN, 1.0)  # type: ignore[attr-defined]
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.bind(socket_name(PAIR))
@@ -49,7 +49,7 @@ def test_a_child_that_does_not_answer_is_given_up_with_what_to_look_for(
 
 def test_a_child_that_is_stopped_before_it_answers_is_replaced(
     supervisors: list[Supervisor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setitem(LIMITS_S, Kind.STOPPED, LIMITS_S[Kind.STOPPED] / 5)  # type: ignore[attr-defined]
     first = find_or_start(PAIR, [], supervisors[0])
     os.kill(supervisors[0].pid, signal.SIGSTOP)
@@ -63,9 +63,7 @@ def test_a_child_that_is_stopped_before_it_answers_is_replaced(
     second.kill()
 
 
-def test_a_child_on_its_way_out_is_replaced_and_joined_by_the_next(
-    supervisors: list[Supervisor],
-) -> None:
+def test_a_child_on_its_way_out_is_replaced_and_joined_by_the_next(supervisors: list[Supervisor]):
     ending = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     ending.bind(socket_name(PAIR))
     ending.listen(4)

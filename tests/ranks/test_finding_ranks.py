@@ -38,9 +38,7 @@ SLURM = {
         ({"LOCAL_RANK": "1", "WORLD_SIZE": "3"}, Ranks(0, 1)),
     ],
 )
-def test_the_environment_is_read_where_it_is_plain(
-    environment: dict[str, str], ranks: Ranks
-) -> None:
+def test_the_environment_is_read_where_it_is_plain(environment: dict[str, str], ranks: Ranks):
     assert find_ranks(None, None, environment) == ranks
 
 
@@ -59,13 +57,13 @@ def test_the_environment_is_read_where_it_is_plain(
 )
 def test_ranks_that_cannot_be_are_refused_with_what_to_do(
     rank: int | None, world_size: int | None, environment: dict[str, str]
-) -> None:
+):
     with pytest.raises(UsageError) as caught:
         find_ranks(rank, world_size, environment)
     assert caught.value.remedy
 
 
-def test_neighbours_are_those_of_one_node_of_one_start_of_one_job() -> None:
+def test_neighbours_are_those_of_one_node_of_one_start_of_one_job():
     ranks = Ranks(5, 8)
     found = find_neighbours(ranks, TORCHRUN)
     assert (found.local_rank, found.local_world_size) == (1, 4)
@@ -94,14 +92,14 @@ def test_neighbours_are_those_of_one_node_of_one_start_of_one_job() -> None:
 )
 def test_where_neighbours_are_not_plainly_told_a_process_is_alone(
     ranks: Ranks, environment: dict[str, str]
-) -> None:
+):
     assert find_neighbours(ranks, environment) == Neighbours()
 
 
 @pytest.mark.parametrize(("initialised", "ranks"), [(True, Ranks(1, 3)), (False, Ranks(5, 8))])
 def test_an_initialised_jax_says_it_before_the_environment_does(
     initialised: bool, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     told = SimpleNamespace(
         distributed=SimpleNamespace(is_initialized=lambda: initialised),
         process_index=lambda: 1,

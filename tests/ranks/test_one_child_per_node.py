@@ -103,7 +103,7 @@ def dealt(told: list[dict[str, Any]], act: str) -> list[list[int]]:
     return [row for steps in every for step in steps for row in step]
 
 
-def test_the_ranks_have_one_child_between_them(told: list[dict[str, Any]]) -> None:
+def test_the_ranks_have_one_child_between_them(told: list[dict[str, Any]]):
     assert told[0]["pids"] == told[1]["pids"]
     assert len(told[0]["pids"]) == 1
     assert [one["rank_and_world"] for one in told] == [[0, 2], [1, 2]]
@@ -111,7 +111,7 @@ def test_the_ranks_have_one_child_between_them(told: list[dict[str, Any]]) -> No
 
 def test_ranks_that_train_together_are_disjoint_complete_and_take_equal_steps(
     told: list[dict[str, Any]], one_rank: tuple[list[list[int]], int]
-) -> None:
+):
     assert (
         [len(one["together"]) for one in told] == [one["length"] for one in told] == [STEPS, STEPS]
     )
@@ -120,7 +120,7 @@ def test_ranks_that_train_together_are_disjoint_complete_and_take_equal_steps(
 
 def test_a_killed_child_is_started_once_for_all_by_whoever_needs_it(
     told: list[dict[str, Any]], one_rank: tuple[list[list[int]], int]
-) -> None:
+):
     before = EPOCH + len(dealt(told, "lopsided"))
     found = dealt(told, "killed")
     assert found == one_rank[0][before : before + len(found)]
@@ -131,7 +131,7 @@ def test_a_killed_child_is_started_once_for_all_by_whoever_needs_it(
 
 def test_a_rank_that_dies_takes_neither_the_child_nor_the_others_along(
     told: list[dict[str, Any]], one_rank: tuple[list[list[int]], int]
-) -> None:
+):
     assert told[0]["pids_alone"] == told[0]["pids_after"]
     assert told[0]["restarts_alone"] == 1
     before = EPOCH + len(dealt(told, "lopsided")) + len(dealt(told, "killed"))
@@ -142,7 +142,7 @@ def test_a_rank_that_dies_takes_neither_the_child_nor_the_others_along(
 
 def test_any_ranks_state_resumes_at_another_world_size(
     told: list[dict[str, Any]], mix: Path, one_rank: tuple[list[list[int]], int]
-) -> None:
+):
     at = sum(len(dealt(told, act)) for act in ("together", "lopsided", "killed"))
     for one in told:
         assert one["state"]["position"] == at
@@ -194,7 +194,7 @@ def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 def test_two_nodes_have_a_child_each_one_sequence_and_a_state_for_one_rank_alone(
     mix: Path, one_rank: tuple[list[list[int]], int]
-) -> None:
+):
     nodes = [
         environment(node, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", GROUP_RANK=str(node))
         for node in (0, 1)
@@ -211,7 +211,7 @@ def test_two_nodes_have_a_child_each_one_sequence_and_a_state_for_one_rank_alone
         assert next(iter(loader))["provenance"].tolist() == one_rank[0][EPOCH : EPOCH + 8]
 
 
-def test_the_rank_that_started_the_child_may_end_before_the_others(mix: Path) -> None:
+def test_the_rank_that_started_the_child_may_end_before_the_others(mix: Path):
     with running(mix, environment(0), environment(1)) as processes:
         found = [answer(process) for process in processes]
         child = found[0]["pid"]
@@ -239,7 +239,7 @@ class _Headroom:
         return Headroom(self._bytes, "host")
 
 
-def test_memory_for_all_ranks_of_the_node_is_asked_for_before_any_starts(mix: Path) -> None:
+def test_memory_for_all_ranks_of_the_node_is_asked_for_before_any_starts(mix: Path):
     machine = _Headroom(300 * MIB)
 
     def plan(ranks: int, *, joining: bool = False) -> LoaderPlan:

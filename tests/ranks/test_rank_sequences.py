@@ -68,7 +68,7 @@ def run_legs(
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_the_sequence_over_resumes_at_one_then_four_then_two_ranks_is_the_untouched_one(
     pair: tuple[Written, ...], drop_last: bool, strategy: str
-) -> None:
+):
     batch = {"size": 3, "drop_last": drop_last}
     spec = spec_of(*pair, batch=batch, mixing={"strategy": strategy, "block_length": 2})
     found, _ = run_legs(spec, [(1, 5, 0), (4, 7, 2), (2, 9, 1)])
@@ -84,7 +84,7 @@ def test_the_sequence_over_resumes_at_one_then_four_then_two_ranks_is_the_untouc
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_an_epoch_that_drops_nothing_is_complete_and_disjoint_over_ranks(
     pair: tuple[Written, ...], world_size: int, weights: str, strategy: str
-) -> None:
+):
     batch = {"size": 4, "drop_last": False}
     spec = spec_of(*pair, batch=batch, weights=weights, mixing={"strategy": strategy})
     found = epoch_of(spec, world_size)
@@ -106,7 +106,7 @@ def test_an_epoch_that_drops_nothing_is_complete_and_disjoint_over_ranks(
 )
 def test_any_world_sizes_and_save_points_give_the_one_sequence(
     pair: tuple[Written, ...], size: int, drop_last: bool, legs: list[tuple[int, int, int]]
-) -> None:
+):
     spec = spec_of(*pair, batch={"size": size, "drop_last": drop_last})
     found, state = run_legs(spec, legs)
     assert state["position"] == len(found)

@@ -71,7 +71,7 @@ def hello(pid: int) -> bytes:
         (hello(2**30), "which is not a loader"),
     ],
 )
-def test_who_holds_the_socket_and_is_no_loader_is_named_at_once(said: bytes, told: str) -> None:
+def test_who_holds_the_socket_and_is_no_loader_is_named_at_once(said: bytes, told: str):
     neighbours = Neighbours(local_world_size=2, job=f"squatted-{os.getpid()}")
     with squatting(socket_name(neighbours), said), pytest.raises(WorkerError, match=told) as caught:
         attached(neighbours)

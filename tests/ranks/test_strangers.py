@@ -97,13 +97,13 @@ def gone(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
-def test_the_child_ends_with_its_trainer_while_strangers_wait_at_its_socket(spec: Path) -> None:
+def test_the_child_ends_with_its_trainer_while_strangers_wait_at_its_socket(spec: Path):
     with trainer(spec) as (process, child, name), stranger(FLOODS, name, str(10**9)):
         process.send_signal(signal.SIGKILL)
         assert gone(child)
 
 
-def test_two_thousand_connections_of_a_stranger_cost_nothing_that_stays(spec: Path) -> None:
+def test_two_thousand_connections_of_a_stranger_cost_nothing_that_stays(spec: Path):
     with trainer(spec) as (process, child, name):
         with stranger(FLOODS, name, "200") as first:
             assert first.stdout.readline() == "done\n"
@@ -119,7 +119,7 @@ def test_two_thousand_connections_of_a_stranger_cost_nothing_that_stays(spec: Pa
 
 
 @pytest.mark.parametrize("listen", ["held.listen()", "held.listen(0)", ""])
-def test_a_name_that_a_stranger_has_bound_is_gone_around_by_all_ranks(listen: str) -> None:
+def test_a_name_that_a_stranger_has_bound_is_gone_around_by_all_ranks(listen: str):
     pair = Neighbours(0, 2, f"strangers-{os.getpid()}-{listen}")
     supervisors = [
         Supervisor("the child", "autoloader.process.worker", remedy="look") for _ in range(2)
@@ -141,7 +141,7 @@ def test_a_name_that_a_stranger_has_bound_is_gone_around_by_all_ranks(listen: st
         one.close()
 
 
-def test_a_name_that_was_published_and_bound_by_a_stranger_is_gone_around_again() -> None:
+def test_a_name_that_was_published_and_bound_by_a_stranger_is_gone_around_again():
     pair = Neighbours(0, 2, f"strangers-{os.getpid()}-again")
     supervisor = Supervisor("the child", "autoloader.process.worker", remedy="look")
     base = socket_name(pair)
@@ -158,7 +158,7 @@ def test_a_name_that_was_published_and_bound_by_a_stranger_is_gone_around_again(
     supervisor.close()
 
 
-def test_a_hello_of_this_user_is_waited_for_while_strangers_flood_the_socket() -> None:
+def test_a_hello_of_this_user_is_waited_for_while_strangers_flood_the_socket():
     pair = Neighbours(0, 2, f"strangers-{os.getpid()}-flood")
     supervisors = [
         Supervisor("the child", "autoloader.process.worker", remedy="look") for _ in range(2)

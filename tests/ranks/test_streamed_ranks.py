@@ -75,7 +75,7 @@ def steps(every: list[AutoLoader], count: int, got: Pass) -> list[set[Place]]:
 @every_strategy
 def test_streamed_ranks_are_disjoint_complete_over_a_pass_and_take_equal_steps(
     pair: tuple[Written, ...], strategy: str
-) -> None:
+):
     batch, mixing = {"size": 4, "drop_last": False}, {"strategy": strategy}
     spec = spec_of(*pair, reader="stream", batch=batch, weights="natural", mixing=mixing)
     got = Pass()
@@ -97,7 +97,7 @@ def test_streamed_ranks_are_disjoint_complete_over_a_pass_and_take_equal_steps(
 @every_strategy
 def test_a_state_of_all_ranks_resumes_other_world_sizes_and_no_record_comes_twice(
     pair: tuple[Written, ...], strategy: str
-) -> None:
+):
     mixing = {"strategy": strategy}
     spec = spec_of(pair[0], reader="stream", batch={"size": 2, "drop_last": True}, mixing=mixing)
     state: str | None = None
@@ -117,9 +117,7 @@ def test_a_state_of_all_ranks_resumes_other_world_sizes_and_no_record_comes_twic
     got.check(0, 1, SIZES["a"])
 
 
-def test_one_streamed_ranks_state_is_its_own_and_of_use_to_no_other(
-    pair: tuple[Written, ...],
-) -> None:
+def test_one_streamed_ranks_state_is_its_own_and_of_use_to_no_other(pair: tuple[Written, ...]):
     spec = spec_of(*pair, reader="stream")
     with loader(spec, 1, 2) as one:
         next(iter(one))
@@ -131,7 +129,7 @@ def test_one_streamed_ranks_state_is_its_own_and_of_use_to_no_other(
     assert "join_states" in caught.value.remedy
 
 
-def test_a_dataset_that_has_nothing_for_some_rank_is_refused(pair: tuple[Written, ...]) -> None:
+def test_a_dataset_that_has_nothing_for_some_rank_is_refused(pair: tuple[Written, ...]):
     mixture = mixture_of(pair[1])
     check_parts(mixture, {"b": 12}, Ranks(0, 6))
     with pytest.raises(SpecError, match="12 samples in 2 episodes: too few to be streamed by 7"):

@@ -20,7 +20,7 @@ def spec_with(found: recipes.Recipe) -> PipelineSpec:
 
 
 @pytest.mark.parametrize("style", recipes.STYLES)
-def test_every_recipe_is_a_dataset_of_a_spec(style: str) -> None:
+def test_every_recipe_is_a_dataset_of_a_spec(style: str):
     for name in recipes.names(style):
         found = recipes.recipe(name, style)
         (dataset,) = spec_with(found).datasets
@@ -38,7 +38,7 @@ def test_every_recipe_is_a_dataset_of_a_spec(style: str) -> None:
         ("robo_set", "roboset", "octo"),
     ],
 )
-def test_a_projects_own_name_leads_to_the_recipe(other: str, name: str, style: str) -> None:
+def test_a_projects_own_name_leads_to_the_recipe(other: str, name: str, style: str):
     assert recipes.recipe(other, style) == recipes.recipe(name, style)
 
 
@@ -51,16 +51,14 @@ def test_a_projects_own_name_leads_to_the_recipe(other: str, name: str, style: s
         ("kuka", "rt1", ["style 'rt1'", "octo"]),
     ],
 )
-def test_a_recipe_that_there_is_not_is_refused_by_name(
-    name: str, style: str, words: list[str]
-) -> None:
+def test_a_recipe_that_there_is_not_is_refused_by_name(name: str, style: str, words: list[str]):
     with pytest.raises(UsageError) as error:
         recipes.recipe(name, style)
     for word in words:
         assert word in str(error.value)
 
 
-def test_mixtures_have_the_datasets_of_their_project() -> None:
+def test_mixtures_have_the_datasets_of_their_project():
     counts = {style: {n: len(w) for n, w in recipes.mixtures(style).items()} for style in
               ("octo", "openvla")}  # fmt: skip
     assert counts["octo"] == {
@@ -80,14 +78,14 @@ def octo(name: str) -> dict[str, Any]:
     return recipes.recipe(name, "octo").dataset
 
 
-def test_bridge_is_another_thing_in_each_project() -> None:
+def test_bridge_is_another_thing_in_each_project():
     assert octo("bridge_dataset")["steps"] == {"drop_last": 1}
     openvla = recipes.recipe("bridge_dataset", "openvla").dataset
     assert openvla["steps"] == {"drop_first": 1, "drop_last": 1}
     assert set(openvla["images"]) == {"primary", "secondary"}
 
 
-def test_gnm_is_driven_in_its_own_frame() -> None:
+def test_gnm_is_driven_in_its_own_frame():
     random = np.random.default_rng(0)
     position = random.normal(size=(11, 2)).astype(np.float32)
     yaw = random.uniform(-3, 3, 11).astype(np.float32)

@@ -43,7 +43,7 @@ def batches(written: Written | dict[str, Any], output: str = "numpy", **top: Any
 
 
 @pytest.mark.parametrize("reader", ["stream", "indexed"])
-def test_rows_may_lie_several_steps_apart(written: Written, reader: str) -> None:
+def test_rows_may_lie_several_steps_apart(written: Written, reader: str):
     own = {"action_start": -1, "action_horizon": 3, "action_step": 2}
     seen = 0
     for batch in batches(written, reader=reader, sample=own):
@@ -56,21 +56,21 @@ def test_rows_may_lie_several_steps_apart(written: Written, reader: str) -> None
     assert seen == sum(LENGTHS)
 
 
-def test_datasets_that_disagree_on_chunks_are_refused(written: Written) -> None:
+def test_datasets_that_disagree_on_chunks_are_refused(written: Written):
     other = dataset_of(written, name="other", sample={"action_per": "sample"})
     words = "action_per: step gives 0 rows for 'other' and 2 for 'robot'"
     with pytest.raises(SpecError, match=words):
         spec_of(written, other, sample=OCTO)
 
 
-def test_the_graph_says_that_it_has_no_such_chunks(written: Written) -> None:
+def test_the_graph_says_that_it_has_no_such_chunks(written: Written):
     from autoloader.tfdata import as_dataset
 
     with pytest.raises(UnsupportedError, match="action_per: step"):
         as_dataset(spec_of(written, sample=OCTO))
 
 
-def test_the_graph_says_that_it_has_no_features(written: Written) -> None:
+def test_the_graph_says_that_it_has_no_features(written: Written):
     from autoloader.tfdata import as_dataset
 
     dataset = dataset_of(written, features={"pose": "observation/state"})

@@ -217,7 +217,7 @@ def held(data: Data, sample: dict[str, Any], stride: int, keep: dict[str, Any] |
 @given(*CASES)
 def test_the_indexed_reader_gives_what_the_witness_gives(
     data: Data, sample: dict[str, Any], stride: int, keep: dict[str, Any] | None
-) -> None:
+):
     mixture, wanted = held(data, sample, stride, keep)
     check(wanted, read_from_index(mixture))
 
@@ -226,7 +226,7 @@ def test_the_indexed_reader_gives_what_the_witness_gives(
 @settings(max_examples=8)
 def test_the_stream_reader_gives_what_the_witness_gives(
     data: Data, sample: dict[str, Any], stride: int, keep: dict[str, Any] | None
-) -> None:
+):
     mixture, wanted = held(data, sample, stride, keep)
     check(wanted, read_from_stream(mixture))
 
@@ -253,7 +253,7 @@ def kitchen(demo_spec: PipelineSpec) -> tuple[PipelineSpec, Data]:
 @pytest.mark.parametrize("read", [read_from_index, read_from_stream])
 def test_files_of_tfds_give_what_plain_tfds_reads(
     read: Any, kitchen: tuple[PipelineSpec, Data], tmp_path: Path
-) -> None:
+):
     spec, data = kitchen
     sample = {
         "frame_offsets": [-1, 0, 3], "state_offsets": [0, -2], "action_start": -1,

@@ -60,13 +60,13 @@ def resolved(files: Written, camera: Any, /, **own: Any) -> ResolvedDataset:
 )
 def test_files_are_told_apart_by_the_sizes_of_their_pictures(
     tmp_path: Path, picture: Declared, wrist: Declared | None, own: Any, turned: bool, words: str
-) -> None:
+):
     found = resolved(written(tmp_path, "robot", picture, wrist), PUBLIC_ONLY, **own)
     assert found.reversed == ({"primary"} if turned else set())
     assert words in found.files_are
 
 
-def test_where_sizes_are_not_told_the_spec_must_say_which_files_they_are(tmp_path: Path) -> None:
+def test_where_sizes_are_not_told_the_spec_must_say_which_files_they_are(tmp_path: Path):
     files = written(tmp_path, "robot", Declared("image", "uint8", (None, None, 3)))
     with pytest.raises(SpecError, match="observation/image") as error:
         resolved(files, PUBLIC_ONLY)
@@ -89,7 +89,7 @@ def test_where_sizes_are_not_told_the_spec_must_say_which_files_they_are(tmp_pat
         ({"path": "observation/image", "op": "flip_channels", "ops": []}, ["'op'", "ops"]),
     ],
 )
-def test_what_no_camera_can_be_is_refused(tmp_path: Path, camera: Any, words: list[str]) -> None:
+def test_what_no_camera_can_be_is_refused(tmp_path: Path, camera: Any, words: list[str]):
     files = written(tmp_path, "robot", image())
     with pytest.raises(SpecError) as error:
         resolved(files, camera)
@@ -98,7 +98,7 @@ def test_what_no_camera_can_be_is_refused(tmp_path: Path, camera: Any, words: li
         assert word in str(error.value)
 
 
-def test_red_and_blue_change_places_in_the_datasets_that_ask_for_it(tmp_path: Path) -> None:
+def test_red_and_blue_change_places_in_the_datasets_that_ask_for_it(tmp_path: Path):
     public = written(tmp_path, "public", image(240, 320))
     copy = written(tmp_path, "copy", image(256, 256))
     mixture = mixture_of(dataset(public, PUBLIC_ONLY), dataset(copy, PUBLIC_ONLY))
@@ -117,7 +117,7 @@ def test_red_and_blue_change_places_in_the_datasets_that_ask_for_it(tmp_path: Pa
     assert seen == {0, 1}
 
 
-def test_only_four_recipes_turn_channels_and_only_those_of_public_files() -> None:
+def test_only_four_recipes_turn_channels_and_only_those_of_public_files():
     turned = {}
     for name in recipes.names("octo"):
         images = recipes.recipe(name, "octo").dataset["images"]

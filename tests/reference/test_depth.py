@@ -167,8 +167,8 @@ CALL = {"transform": {"call": "lab_hooks:drop_first"}}
 )
 def test_depth_frames_are_those_of_plain_tfds_to_the_bit(
     data: Path, plain: list[list[dict[str, Any]]], reader: str, own: Any, first: int, every: int,
-    last: int,
-) -> None:  # fmt: skip
+    last: int
+):  # fmt: skip
     offsets, seen = [-1, 0, 2], 0
     edges = {"start": "zero", "end": "repeat"}
     sample = {"frame_offsets": offsets, "edges": edges}
@@ -213,7 +213,7 @@ def broken(folder: Path, frame: bytes) -> Written:
 )
 def test_a_frame_that_is_no_depth_is_quarantined_with_its_reason(
     tmp_path: Path, frame: bytes, reason: str
-) -> None:
+):
     written = broken(tmp_path, frame)
     spec = spec_of(
         dataset_of(written, images={"depth": "observation/depth"}),
@@ -249,7 +249,7 @@ DEPTH = {"size": [12, 16], "depth": "float32"}
 )  # fmt: skip
 def test_what_is_no_depth_is_refused_by_field_with_a_remedy(
     tmp_path: Path, images: Any, camera: Any, said: str
-) -> None:
+):
     features = {
         **PLAIN,
         "depth": numbers(12, 16),

@@ -134,7 +134,7 @@ DROPS = st.fixed_dictionaries(
 @given(DROPS, samples(), st.integers(1, 3))
 def test_ops_see_the_whole_episode_whatever_windows_take_of_it(
     data: Data, steps: dict[str, int], sample: dict[str, Any], stride: int
-) -> None:
+):
     mixture = mixture_of(
         dataset_of(data.written, **FIELDS, steps=steps, stride=stride), sample=sample
     )
@@ -145,7 +145,7 @@ def test_ops_see_the_whole_episode_whatever_windows_take_of_it(
 @settings(max_examples=4)
 def test_the_stream_reader_gives_the_same(
     data: Data, steps: dict[str, int], sample: dict[str, Any], stride: int
-) -> None:
+):
     mixture = mixture_of(
         dataset_of(data.written, **FIELDS, steps=steps, stride=stride), sample=sample
     )
@@ -160,7 +160,7 @@ SAMPLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("read", [read_from_index, read_from_stream])
-def test_rules_of_keep_speak_of_the_steps_that_are_left(data: Data, read: Any) -> None:
+def test_rules_of_keep_speak_of_the_steps_that_are_left(data: Data, read: Any):
     steps = {"drop_first": 1, "every": 1, "drop_last": 1}
     keep = {
         "match": {"episode_metadata/file_path": "[0245]$"},
@@ -187,7 +187,7 @@ def test_rules_of_keep_speak_of_the_steps_that_are_left(data: Data, read: Any) -
                      "keep.flags.success"]  # fmt: skip
 
 
-def test_a_users_function_comes_first_and_the_ops_see_what_it_gives(data: Data) -> None:
+def test_a_users_function_comes_first_and_the_ops_see_what_it_gives(data: Data):
     steps = {"drop_first": 1, "every": 1, "drop_last": 1}
     transform = {"call": "lab_hooks:strided", "kwargs": {"every": 2}}
     fields = {**FIELDS, "state": "observation/state"}
@@ -216,7 +216,7 @@ def test_a_users_function_comes_first_and_the_ops_see_what_it_gives(data: Data) 
     check(wanted, read_from_stream(mixture))
 
 
-def test_steps_that_a_function_bars_stay_barred_when_others_are_dropped(data: Data) -> None:
+def test_steps_that_a_function_bars_stay_barred_when_others_are_dropped(data: Data):
     declared = dataset_of(
         data.written,
         steps={"drop_first": 1, "every": 2},
@@ -232,7 +232,7 @@ def test_steps_that_a_function_bars_stay_barred_when_others_are_dropped(data: Da
     assert {True, False} == set(wanted)
 
 
-def test_an_index_is_built_anew_where_the_ops_change_and_only_there(data: Data) -> None:
+def test_an_index_is_built_anew_where_the_ops_change_and_only_there(data: Data):
     def identity(**own: Any) -> str:
         (dataset,) = mixture_of(dataset_of(data.written, **own)).datasets
         return dataset.transform.identity
@@ -266,7 +266,7 @@ def column(values: list[float]) -> np.ndarray:
 
 
 @given(SIGNAL)
-def test_grippers_follow_their_rules_on_any_signal(values: list[float]) -> None:
+def test_grippers_follow_their_rules_on_any_signal(values: list[float]):
     signal = column(values)
     np.testing.assert_array_equal(fields.rel2abs(signal)[:, 0], rel2abs(signal[:, 0]))
     np.testing.assert_array_equal(fields.binarise(signal)[:, 0], binarise(signal[:, 0]))
@@ -278,7 +278,7 @@ ANGLES = st.tuples(st.floats(-3.1, 3.1), st.floats(-1.3, 1.3), st.floats(-3.1, 3
 @given(ANGLES, st.sampled_from(["xyzw", "wxyz"]))
 def test_angles_and_quaternions_are_the_same_rotation(
     angles: tuple[float, float, float], order: Any
-) -> None:
+):
     matrix = rotation(*angles)
     given_ = np.asarray([angles], np.float32)
     turned = fields.quaternion(given_, order)
@@ -293,7 +293,7 @@ def test_angles_and_quaternions_are_the_same_rotation(
 @given(ANGLES, st.floats(0.1, 9.0))
 def test_every_form_of_a_rotation_has_the_first_two_rows_of_its_matrix(
     angles: tuple[float, float, float], length: float
-) -> None:
+):
     matrix, (x, y, z) = rotation(*angles), angles
     turned = fields.quaternion(np.asarray([angles], np.float32), "wxyz")[0] * length
     forms = {
@@ -369,7 +369,7 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
 @pytest.mark.parametrize(("own", "path", "words"), REFUSED)
 def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
     data: Data, own: dict[str, Any], path: str, words: list[str]
-) -> None:
+):
     with pytest.raises(SpecError) as error:
         mixture_of(dataset_of(data.written, **own))
     place = error.value.path.replace("datasets[robot]", "").lstrip(".")
@@ -378,7 +378,7 @@ def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
         assert word in str(error.value)
 
 
-def test_a_damaged_packed_tensor_quarantines_its_episode(tmp_path: Path) -> None:
+def test_a_damaged_packed_tensor_quarantines_its_episode(tmp_path: Path):
     features = {**PLAIN, "packed": numbers(2, encoding="zlib")}
     good = [zlib.compress(np.zeros(2, np.float32).tobytes())] * 3
     wrong = [zlib.compress(bytes(900)), b"no zlib", zlib.compress(bytes(4))]
@@ -392,7 +392,7 @@ def test_a_damaged_packed_tensor_quarantines_its_episode(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_tf_data_front_door_gives_the_same(data: Data) -> None:
+def test_the_tf_data_front_door_gives_the_same(data: Data):
     from autoloader.tfdata import as_dataset
 
     steps = {"drop_first": 1, "every": 2, "drop_last": 1}

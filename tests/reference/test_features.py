@@ -154,7 +154,7 @@ def wanted(
 )
 def test_features_are_those_of_the_files_and_those_of_others_are_masked(
     written: Written, plain: Written, reader: str, sample: dict[str, Any], stride: int
-) -> None:
+):
     datasets = (
         dataset_of(written, features=ALL, stride=stride),
         dataset_of(plain, features={"is_last": "done"}, stride=stride),
@@ -191,9 +191,7 @@ def test_features_are_those_of_the_files_and_those_of_others_are_masked(
     assert seen > 100
 
 
-def test_the_child_hands_over_the_same_features_and_a_resume_goes_on_with_them(
-    written: Written,
-) -> None:
+def test_the_child_hands_over_the_same_features_and_a_resume_goes_on_with_them(written: Written):
     spec = spec_of(dataset_of(written, features=ALL), reader="indexed", mixing={"epoch": "pass"})
     how: dict[str, Any] = {"ram_floor": 0, "output": "numpy", "controller": False}
 
@@ -215,7 +213,7 @@ def test_the_child_hands_over_the_same_features_and_a_resume_goes_on_with_them(
         assert [plain(batch) for batch in loader] == rest
 
 
-def test_a_record_that_lacks_a_feature_is_quarantined_by_both_readers(tmp_path: Path) -> None:
+def test_a_record_that_lacks_a_feature_is_quarantined_by_both_readers(tmp_path: Path):
     records = [record_of(0, r) for r in range(3)]
     del records[1]["episode_metadata/success"]
     written = write_dataset(tmp_path, [records], features=FEATURES)
@@ -241,7 +239,7 @@ def test_a_record_that_lacks_a_feature_is_quarantined_by_both_readers(tmp_path: 
 )
 def test_a_feature_that_cannot_be_held_is_refused(
     written: Written, features: dict[str, Any], words: str, remedy: str
-) -> None:
+):
     with pytest.raises(SpecError, match=words) as caught:
         mixture_of(dataset_of(written, features=features))
     assert remedy in caught.value.remedy
@@ -258,7 +256,7 @@ def test_a_feature_that_cannot_be_held_is_refused(
 )
 def test_datasets_that_disagree_on_a_feature_are_refused(
     written: Written, plain: Written, path: str, form: str
-) -> None:
+):
     datasets = (
         dataset_of(written, features={"done": path}),
         dataset_of(plain, features={"done": "done"}),
@@ -273,7 +271,7 @@ def test_datasets_that_disagree_on_a_feature_are_refused(
 @pytest.mark.parametrize("flag", ["episode_metadata/success", "is_last", "reward"])
 def test_a_camera_that_a_flag_says_is_absent_is_black_and_masked(
     written: Written, plain: Written, reader: str, flag: str
-) -> None:
+):
     images = {
         "primary": {"path": "observation/image", "present": flag},
         "wrist": "observation/image",
@@ -312,7 +310,7 @@ def test_a_camera_that_a_flag_says_is_absent_is_black_and_masked(
         (5, "present: 5 names no feature"),
     ],
 )
-def test_a_flag_that_is_none_is_refused(written: Written, present: Any, words: str) -> None:
+def test_a_flag_that_is_none_is_refused(written: Written, present: Any, words: str):
     images = {"primary": {"path": "observation/image", "present": present}}
     with pytest.raises(SpecError, match=words) as caught:
         mixture_of(dataset_of(written, images=images))

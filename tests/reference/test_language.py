@@ -90,17 +90,13 @@ def every_step(stride: int = 1) -> list[tuple[int, int]]:
 
 
 @READERS
-def test_class_labels_come_as_the_names_that_lie_beside_the_metadata(
-    written: Written, reader: str
-) -> None:
+def test_class_labels_come_as_the_names_that_lie_beside_the_metadata(written: Written, reader: str):
     found = texts(written, reader, "label")
     assert found == {(r, t): LABELS[t % 2] for r, t in every_step()}
 
 
 @READERS
-def test_of_several_strings_the_first_that_is_not_blank_comes(
-    written: Written, reader: str
-) -> None:
+def test_of_several_strings_the_first_that_is_not_blank_comes(written: Written, reader: str):
     found = texts(written, reader, {"path": "instructions", "several": "first"})
     wanted = {at: [one for one in instructions(*at) if one.strip()] for at in every_step()}
     assert found == {at: (said or [""])[0] for at, said in wanted.items()}
@@ -108,9 +104,7 @@ def test_of_several_strings_the_first_that_is_not_blank_comes(
     assert once == {(r, t): f"episode {r}" if r else "go" for r, t in every_step()}
 
 
-def test_of_several_strings_one_is_drawn_for_each_sample_alike_in_both_readers(
-    written: Written,
-) -> None:
+def test_of_several_strings_one_is_drawn_for_each_sample_alike_in_both_readers(written: Written):
     how = {"path": "instructions", "several": "draw"}
     found = texts(written, "indexed", how)
     assert found == texts(written, "stream", how)
@@ -130,7 +124,7 @@ def test_of_several_strings_one_is_drawn_for_each_sample_alike_in_both_readers(
 @READERS
 def test_steps_without_an_instruction_are_left_out_where_language_is_required(
     written: Written, reader: str
-) -> None:
+):
     keep = {"language": "required"}
     found = texts(written, reader, {"path": "task", "names": NAMES}, keep=keep)
     assert sorted(found) == [at for at in every_step() if task(*at) in (0, 1)]
@@ -160,7 +154,7 @@ def test_steps_without_an_instruction_are_left_out_where_language_is_required(
 )
 def test_what_is_no_instruction_is_refused_by_field_with_a_remedy(
     written: Written, language: Any, said: str
-) -> None:
+):
     with pytest.raises(SpecError, match="language") as refused:
         mixture_of(dataset_of(written, language=language))
     assert said in str(refused.value)

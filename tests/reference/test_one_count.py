@@ -76,7 +76,7 @@ def damaged(folder: Path, damage: str) -> Written:
     return written
 
 
-def test_every_epoch_is_a_pass_of_what_is_really_there(tmp_path: Path, cli: Cli) -> None:
+def test_every_epoch_is_a_pass_of_what_is_really_there(tmp_path: Path, cli: Cli):
     """Of a dataset with each damage, and one that is whole."""
     kinds = [*RECORD_DAMAGE, *FILE_DAMAGE]
     datasets = [damaged(tmp_path, kind) for kind in kinds]
@@ -129,7 +129,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_stream_of_local_data_with_num_samples_counts_nothing_and_by_index_it_does(
     tmp_path: Path, empty_cache: Path
-) -> None:
+):
     written = write_dataset(tmp_path, [[episode(0, 4), episode(1, 4)]])
     spec = spec_of(dataset_of(written, num_samples=9))
     by_stream = plan_loader(spec, ram_floor=FLOOR, knobs={"reader": "stream"}).counts["robot"]
@@ -141,9 +141,7 @@ def test_a_stream_of_local_data_with_num_samples_counts_nothing_and_by_index_it_
 
 @pytest.mark.parametrize("own", [{}, {"transform": {"call": "lab_hooks:only_even"}}])
 @pytest.mark.usefixtures("empty_cache")
-def test_what_was_counted_once_is_exact_in_every_plan_after(
-    own: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_was_counted_once_is_exact_in_every_plan_after(own: dict[str, Any], tmp_path: Path):
     written = write_dataset(tmp_path, [[episode(0, 4)], [episode(1, 4), episode(2, 9)]])
     spec = spec_of(dataset_of(written, **own))
     assert plan_loader(spec, ram_floor=FLOOR, probe_only=True).counts["robot"].estimated

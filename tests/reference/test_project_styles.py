@@ -55,7 +55,7 @@ FLOOR = ("--ram-floor", "64MiB")
 @pytest.mark.parametrize("style", CASES)
 def test_a_spec_says_which_datasets_of_its_mixture_are_there_and_takes_recipes_for_all(
     style: str, folder: Path, specs: dict[str, Path], cli: Cli
-) -> None:
+):
     mix, size, there = CASES[style]
     below = folder / ("droid" if style == "openpi" else "twelve")
     told = cli("init", below, "--style", style, "--mix", mix, "--json")
@@ -71,7 +71,7 @@ def test_a_spec_says_which_datasets_of_its_mixture_are_there_and_takes_recipes_f
 @pytest.mark.parametrize("style", CASES)
 def test_it_peeks_unedited_and_grippers_that_a_recipe_makes_binary_are(
     style: str, specs: dict[str, Path], tmp_path: Path, cli: Cli
-) -> None:
+):
     words = ("--out", tmp_path / "sheet.html", "--samples", 1, "--episodes", 2)
     peeked = cli.json("peek", "--spec", specs[style], *words, *FLOOR)["datasets"]
     assert set(peeked) == CASES[style][2]
@@ -89,14 +89,14 @@ def test_it_peeks_unedited_and_grippers_that_a_recipe_makes_binary_are(
 
 
 @pytest.mark.parametrize("style", CASES)
-def test_it_verifies_unedited(style: str, specs: dict[str, Path], cli: Cli) -> None:
+def test_it_verifies_unedited(style: str, specs: dict[str, Path], cli: Cli):
     there = CASES[style][2]
     verified = cli.json("verify", "--spec", specs[style], "-n", len(there), *FLOOR)
     assert verified["differences"] == []
     assert set(verified["samples"]) == there
 
 
-def test_a_folder_beside_the_mixture_is_left_out(folder: Path, cli: Cli) -> None:
+def test_a_folder_beside_the_mixture_is_left_out(folder: Path, cli: Cli):
     told = cli("init", folder / "uiuc_d3field", "--style", "octo", "--mix", "rtx", code=4).err
     assert "uiuc_d3field: not part of rtx, left out" in told
     assert "readable dataset of the mixture rtx" in told

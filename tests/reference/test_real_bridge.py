@@ -75,7 +75,7 @@ def by_hand(steps: list[dict[str, Any]], style: str) -> tuple[np.ndarray, np.nda
 @pytest.mark.parametrize("read", [read_from_index, read_from_stream])
 def test_every_sample_is_what_plain_tfds_gives(
     read: Any, style: str, bridge: Path, episodes: list[list[dict[str, Any]]]
-) -> None:
+):
     mixture = mixture_of(bridge, style)
     decoder = FrameDecoder(mixture.spec.cameras["primary"])
     places = {}
@@ -104,7 +104,7 @@ def test_every_sample_is_what_plain_tfds_gives(
 
 
 @pytest.mark.parametrize("style", ["octo", "openvla"])
-def test_the_first_episode_and_all_figures_are_the_known_ones(style: str, bridge: Path) -> None:
+def test_the_first_episode_and_all_figures_are_the_known_ones(style: str, bridge: Path):
     rows: dict[tuple[int, int, int], tuple[np.ndarray, np.ndarray]] = {}
     for (pass_, shard, record, t), block, k in read_from_index(mixture_of(bridge, style)):
         if not pass_:
@@ -122,7 +122,7 @@ def test_the_first_episode_and_all_figures_are_the_known_ones(style: str, bridge
 
 def test_frames_that_are_enlarged_by_lanczos_are_within_a_grey_level_of_tensorflow(
     bridge: Path, episodes: list[list[dict[str, Any]]]
-) -> None:
+):
     from autoloader.pipeline.graph.tensorflow import tf
 
     decoder = FrameDecoder(CameraSpec(size=(256, 256), resize="tf_lanczos3"))

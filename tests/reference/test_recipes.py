@@ -37,7 +37,7 @@ UNTESTED = {
 files = once(lambda folder: {name: write(folder, name, seed) for seed, name in enumerate(TREES)})
 
 
-def test_every_dataset_has_a_known_tree_or_says_that_it_is_untested() -> None:
+def test_every_dataset_has_a_known_tree_or_says_that_it_is_untested():
     every = {name for style in recipes.STYLES for name in recipes.names(style)}
     assert set(TREES) == every - UNTESTED
     for style in recipes.STYLES:
@@ -106,7 +106,7 @@ def held(name: str, style: str, files: Files, read: Any) -> int:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_every_recipe_gives_what_its_project_trains_on(style: str, files: dict[str, Files]) -> None:
+def test_every_recipe_gives_what_its_project_trains_on(style: str, files: dict[str, Files]):
     counts = {
         name: held(name, style, files[name], read_from_index)
         for name in recipes.names(style)
@@ -120,5 +120,5 @@ def test_every_recipe_gives_what_its_project_trains_on(style: str, files: dict[s
     [("bridge_dataset", "openvla"), ("kuka", "octo"), ("droid", "openvla"), ("droid", "openpi"),
      ("language_table", "octo"), ("berkeley_rpt_converted_externally_to_rlds", "octo")],
 )  # fmt: skip
-def test_the_stream_reader_gives_the_same(name: str, style: str, files: dict[str, Files]) -> None:
+def test_the_stream_reader_gives_the_same(name: str, style: str, files: dict[str, Files]):
     assert held(name, style, files[name], read_from_stream)

@@ -175,16 +175,14 @@ def wanted_by(
 @given(st.sampled_from(sorted(BY_HAND)), samples(), st.integers(1, 3))
 def test_the_indexed_reader_gives_the_samples_of_the_function_applied_by_hand(
     data: Data, name: str, sample: dict[str, Any], stride: int
-) -> None:
+):
     mixture = mixture_with(data, f"lab_hooks:{name}", sample, stride=stride)
     wanted = wanted_by(data, mixture, BY_HAND[name][1], sample, stride)
     check(wanted, read_from_index(mixture))
 
 
 @pytest.mark.parametrize("name", sorted(BY_HAND))
-def test_the_stream_reader_gives_the_samples_of_the_function_applied_by_hand(
-    data: Data, name: str
-) -> None:
+def test_the_stream_reader_gives_the_samples_of_the_function_applied_by_hand(data: Data, name: str):
     mixture = mixture_with(data, f"lab_hooks:{name}", stride=1 + (name == "barred"))
     stride = mixture.datasets[0].stride
     wanted = wanted_by(data, mixture, BY_HAND[name][1], WINDOW, stride)
@@ -202,7 +200,7 @@ OCTO: dict[str, Hand] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("read", [read_from_index, read_from_stream])
-def test_functions_written_for_octo_run_unchanged(data: Data, read: Any) -> None:
+def test_functions_written_for_octo_run_unchanged(data: Data, read: Any):
     for name, hand in OCTO.items():
         mixture = mixture_with(data, f"octo_hooks:{name}", framework="tensorflow")
         check(wanted_by(data, mixture, hand, WINDOW), read(mixture))
@@ -211,7 +209,7 @@ def test_functions_written_for_octo_run_unchanged(data: Data, read: Any) -> None
 # --- dropped, barred, failed --------------------------------------------------------------------
 
 
-def test_an_exception_quarantines_the_episode_with_its_reason_in_both_readers(data: Data) -> None:
+def test_an_exception_quarantines_the_episode_with_its_reason_in_both_readers(data: Data):
     mixture = mixture_with(data, "lab_hooks:fails_late")
     (damaged,) = open_dataset_index(mixture.datasets[0]).damaged
     assert (damaged.slice, damaged.record) == (0, 2)
@@ -220,7 +218,7 @@ def test_an_exception_quarantines_the_episode_with_its_reason_in_both_readers(da
     assert [(one.place.shard, one.place.record, one.reason) for one in empty] == [damaged]
 
 
-def test_a_function_runs_once_for_an_episode_and_its_results_are_kept(data: Data) -> None:
+def test_a_function_runs_once_for_an_episode_and_its_results_are_kept(data: Data):
     lab_hooks.calls.clear()
     spec = mixture_with(data, "lab_hooks:counted", version=7)
     tried = len(lab_hooks.calls)
@@ -234,7 +232,7 @@ def test_a_function_runs_once_for_an_episode_and_its_results_are_kept(data: Data
 
 def test_a_module_that_was_changed_since_its_import_is_refused_until_it_is_loaded_again(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.syspath_prepend(str(tmp_path))
     source = "def pick(episode):\n    episode['action'][:] = {}\n    return episode\n"
 
@@ -279,7 +277,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("transform", "path", "words"), REFUSED)
 def test_what_cannot_be_is_refused_before_a_process_starts(
     data: Data, transform: dict[str, Any], path: str, words: str
-) -> None:
+):
     with pytest.raises(SpecError) as error:
         mixture_of(dataset_of(data.written, transform=transform))
     assert error.value.path == f"datasets[robot].{path}"
@@ -287,7 +285,7 @@ def test_what_cannot_be_is_refused_before_a_process_starts(
 
 
 @pytest.mark.slow
-def test_the_end_of_the_process_that_runs_tensorflow_functions_is_told(data: Data) -> None:
+def test_the_end_of_the_process_that_runs_tensorflow_functions_is_told(data: Data):
     class Gone:
         def __reduce__(self) -> Any:
             return (exit, (0,))

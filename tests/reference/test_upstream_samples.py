@@ -123,9 +123,7 @@ def compare(found: Sequence[Any], wanted: Any, place: Any) -> None:
 
 
 @pytest.mark.parametrize(("style", "name"), [one for one in GOLDEN if one[0] != "openpi"])
-def test_every_variant_of_octo_and_openvla_has_their_numbers_masks_and_texts(
-    style: str, name: str
-) -> None:
+def test_every_variant_of_octo_and_openvla_has_their_numbers_masks_and_texts(style: str, name: str):
     golden = golden_of(f"golden/{style}__{name}.npz")
     every: dict[str, dict[int, dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     for path in golden:
@@ -168,7 +166,7 @@ def test_every_variant_of_octo_and_openvla_has_their_numbers_masks_and_texts(
 @pytest.mark.parametrize(("style", "name"), [one for one in GOLDEN if one[0] != "openpi"])
 def test_statistics_are_those_that_octo_and_openvla_compute_of_all_recorded_steps(
     style: str, name: str, tmp_path: Path
-) -> None:
+):
     golden = golden_of(f"golden/{style}__{name}.npz")
     spec, out = spec_of(name, style), tmp_path / "dataset_statistics.json"
     (tmp_path / "mix.yaml").write_text(json.dumps(spec))  # JSON is YAML
@@ -186,7 +184,7 @@ def test_statistics_are_those_that_octo_and_openvla_compute_of_all_recorded_step
 
 
 @pytest.mark.parametrize("style", ["octo", "openvla"])
-def test_a_weight_is_multiplied_by_all_transitions_as_there(style: str) -> None:
+def test_a_weight_is_multiplied_by_all_transitions_as_there(style: str):
     """Of Bridge and toto, whose episodes are longer than the cap of 100 samples a pass."""
     spec = PipelineSpec.from_mapping(parse_yaml(written("long", style)))
     theirs = [
@@ -205,7 +203,7 @@ def test_a_weight_is_multiplied_by_all_transitions_as_there(style: str) -> None:
 @pytest.mark.parametrize("name", ["bridge_orig", "bridge_dataset"])
 def test_a_renamed_dataset_keeps_its_name_and_a_checkpoints_statistics_are_found_under_either(
     name: str, tmp_path: Path, cli: Cli
-) -> None:
+):
     shutil.copytree(UPSTREAM / "data/bridge_dataset", tmp_path / "data" / name)
     spec = parse_yaml(cli("init", tmp_path / "data", "--style", "openvla", "--mix", "bridge").out)
     assert [one["name"] for one in spec["datasets"]] == [name]
@@ -237,7 +235,7 @@ def droid(space: str, tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("model", ["raw", "pi0", "pi05", "pi0_fast"])
 def test_every_variant_of_openpi_has_its_numbers_masks_and_prompts(
     space: str, model: str, tmp_path: Path
-) -> None:
+):
     if not (UPSTREAM / "golden/openpi__droid.npz").exists():
         pytest.skip("no samples of openpi")
     golden = golden_of("golden/openpi__droid.npz")

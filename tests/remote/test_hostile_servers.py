@@ -239,7 +239,7 @@ def refusal(far: Far) -> tuple[SourceError, float]:
 )
 def test_a_server_that_answers_otherwise_is_named_in_bounded_time(
     kind: str, behaviour: Callable[[Handler], object], told: str, far: Far
-) -> None:
+):
     if kind == "tfrecord" and told == "LIMIT":
         told = "LIMIT|cut off|no sense|changed|size|room|cannot be"
     far.server.kind, far.server.behaviour = kind, behaviour
@@ -249,7 +249,7 @@ def test_a_server_that_answers_otherwise_is_named_in_bounded_time(
     assert took_s < BOUND_S
 
 
-def test_a_shard_that_is_another_one_with_each_answer_is_refused(far: Far) -> None:
+def test_a_shard_that_is_another_one_with_each_answer_is_refused(far: Far):
     far.server.kind, far.server.behaviour = "tfrecord", changing
     error, _ = refusal(far)
     assert "changed" in error.what
@@ -257,7 +257,7 @@ def test_a_shard_that_is_another_one_with_each_answer_is_refused(far: Far) -> No
 
 def test_credentials_do_not_go_along_to_another_host(
     far: Far, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login me password secret\n")
     netrc.chmod(0o600)
@@ -274,7 +274,7 @@ def test_credentials_do_not_go_along_to_another_host(
 @pytest.mark.parametrize("kind", KINDS[:2])
 def test_an_endless_description_costs_little_memory_with_the_usual_limits(
     kind: str, far: Far, tmp_path: Path
-) -> None:
+):
     far.server.kind, far.server.behaviour = kind, endless
     spec = spec_file(
         tmp_path, {"cameras": {"primary": {"size": [12, 16]}}, "datasets": [far.dataset]}
@@ -291,7 +291,7 @@ def test_an_endless_description_costs_little_memory_with_the_usual_limits(
     assert int(done.stderr.split()[-1]) < 400 * 1024
 
 
-def test_a_limit_that_is_lifted_lets_a_file_pass(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_lifted_lets_a_file_pass(far: Far, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(store.store, "_limits", Limits.of_environment)
     monkeypatch.setenv("AUTOLOADER_LIMIT_DOCUMENT", "10")
     error, _ = refusal(far)
@@ -301,15 +301,13 @@ def test_a_limit_that_is_lifted_lets_a_file_pass(far: Far, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("variable", VARIABLES.values())
-def test_a_limit_that_says_nothing_is_refused(
-    variable: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_limit_that_says_nothing_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(variable, "much")
     with pytest.raises(AutoloaderError, match=variable):
         Limits.of_environment()
 
 
-def test_a_meter_bounds_bytes_rate_names_and_time() -> None:
+def test_a_meter_bounds_bytes_rate_names_and_time():
     clock = ManualClock()
     limits = Limits(document_bytes=100, names=3)
 
@@ -340,7 +338,7 @@ def test_a_meter_bounds_bytes_rate_names_and_time() -> None:
         listing.named(2)
 
 
-def test_requests_beside_each_other_share_the_least_rate() -> None:
+def test_requests_beside_each_other_share_the_least_rate():
     clock, traffic = ManualClock(), Traffic()
     first, second = (Meter("gs://lab/x", Limits(), traffic, "", clock) for _ in range(2))
     clock.advance(31.0)
@@ -374,7 +372,7 @@ def pages(entry: Callable[[int], object]) -> Callable[[Handler], object]:
 )
 def test_a_listing_without_end_or_sense_is_refused(
     behaviour: Callable[[Handler], object], told: str, far: Far, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     from autoloader.storage.clients.hugging_face import HuggingFaceClient
 
     client = HuggingFaceClient()
@@ -387,9 +385,7 @@ def test_a_listing_without_end_or_sense_is_refused(
     assert caught.value.filename == "hf://datasets/lab/arm"
 
 
-def test_an_answer_without_end_to_what_is_put_is_refused(
-    far: Far, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_without_end_to_what_is_put_is_refused(far: Far, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", far.server.address)
     monkeypatch.setattr(clients, "_clients", {})
     far.server.kind, far.server.behaviour = "index", endless
@@ -399,7 +395,7 @@ def test_an_answer_without_end_to_what_is_put_is_refused(
 
 def test_the_hubs_token_does_not_go_along_to_the_next_page_of_another_host(
     far: Far, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     from autoloader.storage.clients.hugging_face import HuggingFaceClient
 
     client = HuggingFaceClient()

@@ -13,9 +13,7 @@ from bench.remote.kills import kill_fetchers
 from bench.remote.outage import is_good, outage, why_not
 
 
-def test_whoever_is_killed_leaves_no_wrong_byte_and_nothing_is_fetched_twice(
-    tmp_path: Path,
-) -> None:
+def test_whoever_is_killed_leaves_no_wrong_byte_and_nothing_is_fetched_twice(tmp_path: Path):
     found = kill_fetchers(
         tmp_path, kills=3, processes=3, nbytes=3 * 2**20 + 777, seed=1, longest_s=0.5
     )
@@ -23,7 +21,7 @@ def test_whoever_is_killed_leaves_no_wrong_byte_and_nothing_is_fetched_twice(
     assert found.wholes
 
 
-def test_while_a_servers_name_cannot_be_resolved_it_is_waited_for() -> None:
+def test_while_a_servers_name_cannot_be_resolved_it_is_waited_for():
     if (why := why_not()) is not None:
         pytest.skip(why)
     found = outage(1.0, 3 * 2**20)

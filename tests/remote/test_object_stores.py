@@ -79,7 +79,7 @@ def meter() -> Meter:
 
 def test_s3_lists_pages_and_folders_and_tells_what_it_lists_as_each_file_does(
     bucket: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     for number in range(3):
         bucket.put_object(Bucket="lab", Key=f"arm/1.0.0/beside/{number}", Body=b"x")
     own = client_of(ADDRESS)
@@ -103,7 +103,7 @@ def test_s3_lists_pages_and_folders_and_tells_what_it_lists_as_each_file_does(
 
 def test_a_shard_arrives_from_s3_and_another_version_of_it_is_refused(
     bucket: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     with caplog.at_level(logging.DEBUG):
         cache = ShardCache(tmp_path / "cache", floor_bytes=0)
         assert cache.shard(ADDRESS).fetch_whole().read_bytes() == CONTENT
@@ -120,7 +120,7 @@ def test_a_shard_arrives_from_s3_and_another_version_of_it_is_refused(
     assert not [one for one in told if SECRET in one or SECRET.encode().hex() in one]
 
 
-def test_small_files_are_put_on_s3_and_read_again(bucket: Any) -> None:
+def test_small_files_are_put_on_s3_and_read_again(bucket: Any):
     own, address = Store(), "s3://lab/arm/1.0.0/.autoloader-index/one"
     own.write(address, b"index")
     assert own.read_all(address) == b"index"
@@ -129,7 +129,7 @@ def test_small_files_are_put_on_s3_and_read_again(bucket: Any) -> None:
 
 def test_a_bucket_of_amazons_is_asked_in_its_own_region_by_its_own_name(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     own = S3Client()
@@ -206,7 +206,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 def test_a_dataset_of_the_hub_is_read_in_its_version_and_the_token_stays_with_the_hub(
     hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     address = "hf://datasets/lab/arm@v 1/1.0.0/arm.tfrecord"
     caplog.set_level(logging.DEBUG)
     cache = ShardCache(tmp_path / "cache", floor_bytes=0)

@@ -86,7 +86,7 @@ def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
 
 def test_every_host_but_the_first_reads_by_index_in_the_order_of_local_files(
     clean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+):
     large = clean.dataset(clean.large)
     found = cli.json("index", "--spec", mix_file(tmp_path, large), "--beside")
     assert found["put_beside"] == 2
@@ -110,7 +110,7 @@ def test_every_host_but_the_first_reads_by_index_in_the_order_of_local_files(
 
 def test_rules_and_statistics_take_the_index_and_fetch_no_shard(
     clean: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     large = {**clean.dataset(clean.large), "keep": {"language": "required"}}
     assert main(["index", "--spec", mix_file(tmp_path, large), "--beside"]) == 0
     fresh(tmp_path / "second", monkeypatch)
@@ -138,11 +138,8 @@ def web(_served: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tupl
 
 
 def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
-    web: tuple[FileServer, Written],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: Cli,
-) -> None:
+    web: tuple[FileServer, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+):
     server, large = web
     fresh(tmp_path / "there", monkeypatch)
     folder = server.folder / large.name / "1.0.0"
@@ -174,7 +171,7 @@ def test_a_web_server_serves_index_files_that_were_made_of_its_folder(
 
 def test_without_index_files_a_web_servers_data_is_fetched_and_indexed_first(
     web: tuple[FileServer, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     server, large = web
     fresh(tmp_path / "here", monkeypatch)
     monkeypatch.setattr(files, "_here", None)
@@ -190,7 +187,7 @@ def test_without_index_files_a_web_servers_data_is_fetched_and_indexed_first(
 
 def test_what_is_streamed_fills_the_cache_and_is_read_by_index_from_the_next_start(
     here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     fresh(tmp_path / "cache", monkeypatch)
     small = here.dataset(here.small)
     spec = spec_of(small, mixing={"epoch": "forever"})
@@ -207,7 +204,7 @@ def test_what_is_streamed_fills_the_cache_and_is_read_by_index_from_the_next_sta
 
 def test_a_mount_whose_reads_take_their_time_is_read_once_and_gives_what_local_files_give(
     web: tuple[FileServer, Written], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     fresh(tmp_path / "here", monkeypatch)
     monkeypatch.setattr(files, "_here", None)
     large = web[1]
@@ -237,7 +234,7 @@ def test_no_credential_stands_in_a_spec_an_index_a_record_a_report_or_a_log(
     cli: Cli,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
-) -> None:
+):
     server, large = web
     netrc = tmp_path.with_name("netrc")
     netrc.write_text("machine 127.0.0.1 login ann password hunter2\n")

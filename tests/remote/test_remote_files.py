@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]:
 
 
 @given(reads=st.lists(st.tuples(st.integers(0, 11000), st.integers(0, 3000)), max_size=12))
-def test_what_is_read_here_and_there_is_what_lies_there(reads: list[tuple[int, int]]) -> None:
+def test_what_is_read_here_and_there_is_what_lies_there(reads: list[tuple[int, int]]):
     def answer(question: str, arguments: tuple[Any, ...]) -> Any:
         if question == "size":
             return len(DATA)
@@ -50,14 +50,14 @@ def test_what_is_read_here_and_there_is_what_lies_there(reads: list[tuple[int, i
             assert file.pread(count, position) == DATA[position : position + count]
 
 
-def test_small_reads_side_by_side_are_one_question(asked: list[Any]) -> None:
+def test_small_reads_side_by_side_are_one_question(asked: list[Any]):
     file = RemoteFile("gs://lab/file")
     for position in range(0, 900, 12):
         assert len(file.pread(12, position)) == 12
     assert [question for question, _ in asked] == ["size", "read"]
 
 
-def test_a_file_that_is_not_there_is_told_when_it_is_opened(asked: list[Any]) -> None:
+def test_a_file_that_is_not_there_is_told_when_it_is_opened(asked: list[Any]):
     with pytest.raises(FileNotFoundError):
         RemoteFile("gs://lab/other")
 
@@ -73,7 +73,7 @@ def test_a_file_that_is_not_there_is_told_when_it_is_opened(asked: list[Any]) ->
         (OSError(5, "odd"), "whole and readable"),
     ],
 )
-def test_every_fault_of_a_remote_file_has_a_remedy(error: OSError, remedy: str) -> None:
+def test_every_fault_of_a_remote_file_has_a_remedy(error: OSError, remedy: str):
     told = files.unreadable(error, "gs://lab/arm", dataset="arm")
     assert remedy in told.remedy
     assert "gs://lab/arm" in told.what

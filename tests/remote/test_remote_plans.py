@@ -28,14 +28,14 @@ def planned(*datasets: Any, knobs: dict[str, Any] | None = None, **top: Any) -> 
     return plan_loader(spec_of(*datasets, **top), ram_floor="64MiB", knobs=knobs)
 
 
-def test_auto_takes_the_stream_reader_and_names_the_dataset_that_asks_for_it(here: Any) -> None:
+def test_auto_takes_the_stream_reader_and_names_the_dataset_that_asks_for_it(here: Any):
     plan = planned(here.small, here.dataset(here.large))
     assert plan.knobs.reader == "stream"
     assert plan.reader_reason.startswith("large lies at gs://lab/large/1.0.0")
     assert planned(here.small).knobs.reader == "indexed"
 
 
-def test_sizes_are_estimates_that_say_so_and_local_ones_are_counted(here: Any) -> None:
+def test_sizes_are_estimates_that_say_so_and_local_ones_are_counted(here: Any):
     plan = planned(here.small, here.dataset(here.large, name="far"))
     far = plan.counts["far"]
     assert (far.episodes, far.frames, far.samples) == (18, 72, 72)
@@ -46,7 +46,7 @@ def test_sizes_are_estimates_that_say_so_and_local_ones_are_counted(here: Any) -
     assert any("num_samples" in note and "forever" in note for note in plan.notes)
 
 
-def test_statistics_are_required_from_a_file_that_stats_writes(here: Any, tmp_path: Path) -> None:
+def test_statistics_are_required_from_a_file_that_stats_writes(here: Any, tmp_path: Path):
     spec = spec_of(here.dataset(here.small), normalize=NORMALIZE)
     with pytest.raises(SpecError, match="is remote") as caught:
         plan_loader(spec, ram_floor="64MiB")
@@ -71,7 +71,7 @@ def test_statistics_are_required_from_a_file_that_stats_writes(here: Any, tmp_pa
 
 def test_what_is_kept_of_remote_data_is_not_that_of_data_written_over_it(
     here: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(store, "LISTED_FOR_S", 0.0)
     bucket = here.small.path.parents[1]
     keys, frames = [], []
@@ -88,7 +88,7 @@ def test_what_is_kept_of_remote_data_is_not_that_of_data_written_over_it(
 
 def test_a_remote_file_that_another_one_of_its_size_replaced_is_looked_at_again(
     here: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(store, "LISTED_FOR_S", 0.0)
     file = here.small.path.parents[1] / "findings" / "file"
     file.parent.mkdir()
@@ -111,7 +111,7 @@ def refused(*datasets: Any, **top: Any) -> AutoloaderError:
 
 def test_without_a_client_an_index_of_remote_data_is_refused_wherever_it_is_asked_for(
     here: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(places, "CLIENTS", {})
     far = here.dataset(here.large)
     error = refused(far, reader="indexed")
@@ -127,7 +127,7 @@ def test_without_a_client_an_index_of_remote_data_is_refused_wherever_it_is_aske
 @pytest.mark.parametrize("pinned", [True, False])
 def test_rules_over_data_that_is_streamed_are_refused(
     here: Any, monkeypatch: pytest.MonkeyPatch, pinned: bool
-) -> None:
+):
     if not pinned:
         monkeypatch.setattr(places, "CLIENTS", {})
     own = {"reader": "stream"} if pinned else {}
@@ -146,9 +146,7 @@ def test_rules_over_data_that_is_streamed_are_refused(
         ("nofs://lab/large/1.0.0", "no file system for nofs://", "tensorflow-io"),
     ],
 )
-def test_a_path_that_leads_nowhere_says_where_to_look(
-    path: str, what: str, remedy: str, here: Any
-) -> None:
+def test_a_path_that_leads_nowhere_says_where_to_look(path: str, what: str, remedy: str, here: Any):
     error = refused(here.dataset(here.large, path=path))
     assert isinstance(error, SourceError)
     assert what in error.what
@@ -161,7 +159,7 @@ def test_a_path_that_leads_nowhere_says_where_to_look(
 )
 def test_metadata_that_cannot_be_had_is_a_source_error_with_a_remedy(
     status: int, what: str, remedy: str, here: Any
-) -> None:
+):
     spec = spec_of(here.dataset(here.large))
     here.storage.fault = lambda _: status
     with pytest.raises(SourceError, match=what) as caught:
@@ -169,7 +167,7 @@ def test_metadata_that_cannot_be_had_is_a_source_error_with_a_remedy(
     assert remedy in caught.value.remedy
 
 
-def test_a_shard_that_the_bucket_lacks_is_named_before_anything_starts(here: Any) -> None:
+def test_a_shard_that_the_bucket_lacks_is_named_before_anything_starts(here: Any):
     from rlds_files import episode, write_dataset
 
     written = write_dataset(
@@ -183,7 +181,7 @@ def test_a_shard_that_the_bucket_lacks_is_named_before_anything_starts(here: Any
     assert len(mixture_of({**holey, "split": "train[:1shard]"}).datasets[0].slices) == 1
 
 
-def test_a_transform_is_tried_on_a_remote_episode_and_its_steps_are_estimated(here: Any) -> None:
+def test_a_transform_is_tried_on_a_remote_episode_and_its_steps_are_estimated(here: Any):
     far = here.dataset(here.large, transform={"call": "remote_hooks:halved"})
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent))

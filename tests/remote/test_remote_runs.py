@@ -49,9 +49,7 @@ def on_google_cloud() -> bool:
     return product.exists() and "Google" in product.read_text()
 
 
-def test_plan_asks_a_process_of_its_own_and_nobody_waits_for_credentials(
-    lab: Any, tmp_path: Path
-) -> None:
+def test_plan_asks_a_process_of_its_own_and_nobody_waits_for_credentials(lab: Any, tmp_path: Path):
     mix = written(tmp_path, lab.dataset(lab.small, name="near", path=str(lab.small.path)),
                   lab.dataset(lab.large))  # fmt: skip
     code = (
@@ -71,7 +69,7 @@ def test_plan_asks_a_process_of_its_own_and_nobody_waits_for_credentials(
     assert not any(asked.authorised for asked in lab.storage.asked)
 
 
-def test_a_killed_child_goes_on_behind_what_was_delivered(here: Any) -> None:
+def test_a_killed_child_goes_on_behind_what_was_delivered(here: Any):
     away = here.dataset(here.large, num_samples=72)
     spec = spec_of(away, reader="stream", mixing={"epoch": "pass"})
     came: Counter[tuple[int, ...]] = Counter()
@@ -94,9 +92,7 @@ def test_a_killed_child_goes_on_behind_what_was_delivered(here: Any) -> None:
     assert location.path.startswith("gs://lab/large/1.0.0/large-train.tfrecord-")
 
 
-def test_verify_compares_remote_samples_with_plain_tfds(
-    here: Any, tmp_path: Path, cli: Cli
-) -> None:
+def test_verify_compares_remote_samples_with_plain_tfds(here: Any, tmp_path: Path, cli: Cli):
     mix = written(tmp_path, here.dataset(here.small), reader="stream")
     found = cli.json("verify", "--spec", mix, "-n", "12", "--ram-floor", "64MiB")
     assert found["differences"] == []
@@ -105,7 +101,7 @@ def test_verify_compares_remote_samples_with_plain_tfds(
 
 def test_init_finds_datasets_in_a_bucket_and_what_it_writes_is_a_spec(
     here: Any, tmp_path: Path, cli: Cli
-) -> None:
+):
     found = cli.json("init", "gs://lab")
     paths = {one["path"] for one in found["datasets"].values()}
     assert {"gs://lab/robot/1.0.0", "gs://lab/large/1.0.0"} <= paths
@@ -114,9 +110,7 @@ def test_init_finds_datasets_in_a_bucket_and_what_it_writes_is_a_spec(
     cli("plan", "--spec", mix, "--ram-floor", "64MiB")
 
 
-def test_init_takes_a_dataset_of_a_bucket_once_however_often_it_is_named(
-    here: Any, cli: Cli
-) -> None:
+def test_init_takes_a_dataset_of_a_bucket_once_however_often_it_is_named(here: Any, cli: Cli):
     url = here.url(here.small)
     for places in (["gs://lab", url], [url, f"{url}/"]):
         paths = [one["path"] for one in cli.json("init", *places)["datasets"].values()]

@@ -60,7 +60,7 @@ def by_key(items: object) -> dict[tuple[int, ...], tuple[object, ...]]:
     return found
 
 
-def test_a_remote_dataset_gives_the_samples_of_the_local_one(here) -> None:
+def test_a_remote_dataset_gives_the_samples_of_the_local_one(here):
     here.storage.latency_s = 0.01
     local = mixture_of(here.large)
     remote = mixture_of(here.dataset(here.large))
@@ -83,7 +83,7 @@ def test_a_remote_dataset_gives_the_samples_of_the_local_one(here) -> None:
 )
 def test_every_sample_comes_exactly_once_whatever_the_network_does(
     faults: list[int | str | None], seed: int, here, impatient: None
-) -> None:
+):
     here.storage.fault = lambda _: None
     mixture = mixture_of(here.dataset(here.large, num_samples=72), seed=seed)
     # Never so many in a row that patience ends.
@@ -100,7 +100,7 @@ def test_every_sample_comes_exactly_once_whatever_the_network_does(
 
 def test_a_shard_that_breaks_off_midway_goes_on_at_the_record_where_it_stopped(
     here, impatient: None
-) -> None:
+):
     mixture = mixture_of(here.dataset(here.large))
     # The second piece of each shard is refused three times, more than the client repeats.
     left = Counter({f"lab/large/1.0.0/{file.name}": 3 for file in here.large.files})
@@ -124,7 +124,7 @@ def test_a_shard_that_breaks_off_midway_goes_on_at_the_record_where_it_stopped(
 
 def test_a_read_is_given_up_once_the_stream_that_asked_for_it_was_left(
     here, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     refused = threading.Event()
 
     def fault(asked: Asked) -> int | None:
@@ -150,7 +150,7 @@ def test_a_read_is_given_up_once_the_stream_that_asked_for_it_was_left(
 @pytest.mark.parametrize("length", [2**62, 2**40, 2**63 + 5, 2**64 - 1])
 def test_a_remote_length_beyond_the_file_names_its_records_and_ends_no_process(
     length: int, calls: int, here
-) -> None:
+):
     folder = here.storage.folder / "scratch"
     shards = [[episode(5 * s + e, 3) for e in range(5)] for s in range(2)]
     written = write_dataset(folder, shards, name=f"claims_{length}_{calls}")
@@ -179,7 +179,7 @@ def test_a_remote_length_beyond_the_file_names_its_records_and_ends_no_process(
 )
 def test_what_will_not_pass_ends_the_stream_with_path_and_remedy(
     status: int, words: str, remedy: str, here, impatient: None
-) -> None:
+):
     mixture = mixture_of(here.dataset(here.large))
     here.storage.fault = media_of(here.large, lambda _: status)
     with pytest.raises(SourceError) as caught, Running(mixture, KNOBS) as running:
@@ -190,7 +190,7 @@ def test_what_will_not_pass_ends_the_stream_with_path_and_remedy(
     assert remedy in caught.value.remedy
 
 
-def test_an_error_names_the_shard_of_its_own_stream_however_many_are_open(here) -> None:
+def test_an_error_names_the_shard_of_its_own_stream_however_many_are_open(here):
     mixture = mixture_of(here.dataset(here.large))
     reader = stream_reader(mixture)(mixture.datasets[0])
     first, second = (

@@ -59,7 +59,7 @@ def order_of(plan: SamplePlan, index: DatasetIndex, node: NodePart | None = None
 
 def test_what_is_needed_ahead_is_what_the_samples_of_the_positions_lie_in(
     planned: tuple[FileServer, SamplePlan, DatasetIndex],
-) -> None:
+):
     _, plan, index = planned
     samples = plan.samples(10, 40)
     slices = index.dataset.slices
@@ -80,7 +80,7 @@ def test_shards_arrive_in_the_order_of_the_plan_and_those_that_are_there_are_not
     planned: tuple[FileServer, SamplePlan, DatasetIndex],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setattr(shards, "_THREADS", 1)
     server, plan, index = planned
     cache = ShardCache(tmp_path / "cache", floor_bytes=0)
@@ -104,7 +104,7 @@ def test_where_no_shard_can_be_looked_at_one_thread_looks_again_at_a_time(
     planned: tuple[FileServer, SamplePlan, DatasetIndex],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     _, plan, index = planned
     looks, waiting, wait = list[int](), set[threading.Thread](), threading.Condition.wait
 
@@ -137,7 +137,7 @@ def test_after_an_outage_shards_are_fetched_ahead_again(
     monkeypatch: pytest.MonkeyPatch,
     owner: type,
     name: str,
-) -> None:
+):
     """Each thread meets it, when it asks which version a shard has or when it fetches one."""
     monkeypatch.setattr(shards, "_PAUSE_S", 0.01)
     _, plan, index = planned

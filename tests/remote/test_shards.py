@@ -70,7 +70,7 @@ def read(cache: ShardCache, address: str, start: int, stop: int) -> bytes:
 
 def test_a_stretch_fetches_its_chunks_alone_and_a_second_reader_fetches_nothing(
     far: FileServer, address: str, content: bytes, cache: ShardCache
-) -> None:
+):
     at = 2 * CHUNK_BYTES - 10
     assert read(cache, address, at, at + 20) == content[at : at + 20]
     assert [(one.start, one.stop) for one in far.of("", "GET")] == [(CHUNK_BYTES, 3 * CHUNK_BYTES)]
@@ -81,7 +81,7 @@ def test_a_stretch_fetches_its_chunks_alone_and_a_second_reader_fetches_nothing(
 
 def test_a_whole_shard_is_published_and_asks_the_server_for_each_byte_once(
     far: FileServer, address: str, content: bytes, cache: ShardCache
-) -> None:
+):
     read(cache, address, 0, 10)
     path = cache.shard(address).fetch_whole()
     assert path.read_bytes() == content
@@ -95,12 +95,12 @@ def test_a_whole_shard_is_published_and_asks_the_server_for_each_byte_once(
 @pytest.mark.parametrize("fault", [503, 500, (429, "0"), "cut"])
 def test_what_fails_for_a_moment_is_asked_again_and_arrives_whole(
     far: FileServer, address: str, content: bytes, cache: ShardCache, fault: Any
-) -> None:
+):
     far.fault = lambda asked: fault if len(far.of("", "GET")) in (1, 2, 3) else None
     assert cache.shard(address).fetch_whole().read_bytes() == content
 
 
-def test_a_pause_that_the_server_asks_for_is_kept_by_all_of_this_process() -> None:
+def test_a_pause_that_the_server_asks_for_is_kept_by_all_of_this_process():
     assert store.pause_s(1, 7.0, 0.0) == 7.0
     assert store.pause_s(1, None, 0.5) == store.FIRST_S
     assert store.pause_s(30, None, 0.999) < store.LONGEST_S
@@ -127,7 +127,7 @@ def test_a_pause_that_the_server_asks_for_is_kept_by_all_of_this_process() -> No
 )
 def test_what_will_not_pass_is_not_asked_again(
     far: FileServer, address: str, cache: ShardCache, status: int, kind: type[OSError]
-) -> None:
+):
     cache.shard(address)
     far.fault = lambda _: status
     with pytest.raises(kind) as raised:
@@ -138,7 +138,7 @@ def test_what_will_not_pass_is_not_asked_again(
 
 def test_the_first_refusal_of_a_shard_ends_its_other_requests(
     far: FileServer, address: str, cache: ShardCache, tmp_path: Path
-) -> None:
+):
     os.truncate(far.folder / tmp_path.name, 128 * shards.REQUEST_BYTES)
     shard = cache.shard(address)
     far.fault = lambda _: 403
@@ -150,7 +150,7 @@ def test_the_first_refusal_of_a_shard_ends_its_other_requests(
 @pytest.mark.parametrize("tags", [True, False])
 def test_an_object_that_changed_is_refused(
     far: FileServer, address: str, cache: ShardCache, tmp_path: Path, tags: bool
-) -> None:
+):
     far.tags = tags
     read(cache, address, 0, 10)
     file = far.folder / tmp_path.name
@@ -162,7 +162,7 @@ def test_an_object_that_changed_is_refused(
 
 def test_a_server_that_is_gone_is_waited_for(
     far: FileServer, address: str, content: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     identity = store.store.identity(address)
     monkeypatch.setattr(store, "LONGEST_S", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -189,7 +189,7 @@ def test_a_server_that_is_gone_is_waited_for(
 
 def test_bytes_that_were_damaged_on_the_disk_are_never_published(
     far: FileServer, address: str, content: bytes, cache: ShardCache
-) -> None:
+):
     read(cache, address, 0, 10)
     part = next(cache.room.folder.glob("*.part"))
     with part.open("r+b") as file:
@@ -197,7 +197,7 @@ def test_bytes_that_were_damaged_on_the_disk_are_never_published(
     assert cache.shard(address).fetch_whole().read_bytes() == content
 
 
-def test_a_whole_that_is_not_what_the_store_tells_is_refused(tmp_path: Path) -> None:
+def test_a_whole_that_is_not_what_the_store_tells_is_refused(tmp_path: Path):
     part = ShardPart(tmp_path, "k", 100)
     part.claim([0])
     part.fill(0, memoryview(bytes(100)))
@@ -209,7 +209,7 @@ def test_a_whole_that_is_not_what_the_store_tells_is_refused(tmp_path: Path) -> 
 
 def test_a_fault_of_the_local_disk_is_not_taken_for_one_of_the_store(
     address: str, cache: ShardCache
-) -> None:
+):
     cache.shard(address)
     for path in cache.room.folder.iterdir():
         path.unlink()
@@ -222,7 +222,7 @@ def test_a_fault_of_the_local_disk_is_not_taken_for_one_of_the_store(
 @pytest.mark.parametrize("call", ["fcntl.flock", "try_lock", "open_or_begin", "mmap.mmap"])
 def test_a_part_that_cannot_be_opened_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+):
     ShardPart(tmp_path, "k", 100).close()
 
     def refused(path: object, *given: object, linked: bool = False) -> int:
@@ -241,7 +241,7 @@ def test_a_part_that_cannot_be_opened_leaves_no_file_open(
 
 def test_a_cache_that_cannot_be_opened_leaves_no_file_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     opened: list[int] = []
 
     def refused(path: Path) -> int:
@@ -257,7 +257,7 @@ def test_a_cache_that_cannot_be_opened_leaves_no_file_open(
     assert not [one for one in left if one.startswith(str(tmp_path))]
 
 
-def test_a_chunk_has_one_fetcher_and_who_ends_lets_go_of_it(tmp_path: Path) -> None:
+def test_a_chunk_has_one_fetcher_and_who_ends_lets_go_of_it(tmp_path: Path):
     first, second = (ShardPart(tmp_path, "k", SIZE) for _ in range(2))
     assert first.claim([0, 1]) == [0, 1]
     assert second.claim(range(3)) == [2]
@@ -268,7 +268,7 @@ def test_a_chunk_has_one_fetcher_and_who_ends_lets_go_of_it(tmp_path: Path) -> N
 
 def test_chunks_that_a_stopped_process_fetches_are_fetched_here_too(
     address: str, content: bytes, cache: ShardCache, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(shards, "_STOPPED_S", 0.0)
     shard = cache.shard(address)
     stopped = ShardPart(cache.room.folder, shard.key, SIZE)
@@ -306,7 +306,7 @@ def three(
 
 def test_at_the_floor_what_the_plan_needs_last_goes_first(
     three: tuple[ShardCache, SmallDisk, list[str]],
-) -> None:
+):
     cache, room, addresses = three
     first, second, third = map(cache.shard, addresses)
     room.plan("one", {first.key: 50.0, second.key: 900.0})
@@ -321,7 +321,7 @@ def test_at_the_floor_what_the_plan_needs_last_goes_first(
 
 def test_at_the_floor_what_is_left_of_an_object_that_changed_goes_and_what_is_open_stays(
     three: tuple[ShardCache, SmallDisk, list[str]],
-) -> None:
+):
     room = three[1]
     keys = ["a" * 40, "b" * 40, "c" * 40]
     for key in keys:
@@ -344,7 +344,7 @@ def test_at_the_floor_what_is_left_of_an_object_that_changed_goes_and_what_is_op
 
 def test_a_floor_is_its_loaders_own_and_ends_with_it(
     far: FileServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_DISK_FLOOR", "3GB")
     room, before = shards.shard_cache().room, dict(os.environ)
     with shards.kept_free(2 * 10**9):
@@ -370,8 +370,8 @@ def test_a_floor_is_its_loaders_own_and_ends_with_it(
 )
 def test_what_is_not_the_caches_in_a_files_place_is_set_aside_as_it_is_and_said_once(
     far: FileServer, address: str, tmp_path: Path, caplog: pytest.LogCaptureFixture,
-    suffix: str, kind: str,
-) -> None:  # fmt: skip
+    suffix: str, kind: str
+):  # fmt: skip
     content, target = (far.folder / tmp_path.name).read_bytes(), tmp_path / "precious"
     target.write_bytes(b"mine")
     folder = tmp_path / "other"
@@ -397,7 +397,7 @@ def test_what_is_not_the_caches_in_a_files_place_is_set_aside_as_it_is_and_said_
 
 def test_a_folder_that_others_may_write_to_keeps_no_shards(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     folder = tmp_path / "all"
     folder.mkdir()
     folder.chmod(0o777)
@@ -408,14 +408,14 @@ def test_a_folder_that_others_may_write_to_keeps_no_shards(
     assert not list(folder.iterdir())
 
 
-def test_an_address_with_a_secret_is_refused_without_saying_it() -> None:
+def test_an_address_with_a_secret_is_refused_without_saying_it():
     for address in ("https://ann:hunter2@h/x", "https://h/x?sig=hunter2"):
         with pytest.raises(SpecError) as raised:
             client_of(address)
         assert "hunter2" not in str(raised.value)
 
 
-def test_what_a_store_says_of_a_file_tells_its_versions_apart() -> None:
+def test_what_a_store_says_of_a_file_tells_its_versions_apart():
     cloud = of_entry({"size": 5, "generation": "17", "crc32c": "AAAAAQ=="})
     assert cloud == RemoteIdentity(5, 17, "17", 1)
     plain = {"size": 5, "Last-Modified": "Thu, 01 Jan 1970 00:00:02 GMT", "ETag": '"a"'}
@@ -428,7 +428,7 @@ def test_what_a_store_says_of_a_file_tells_its_versions_apart() -> None:
 
 def test_a_map_that_another_process_keeps_locked_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr("autoloader.storage.part._OPENED_WITHIN_S", 0.1)
     ShardPart(tmp_path, "k", 100).close()
     with (tmp_path / "k.map").open() as held:
@@ -440,7 +440,7 @@ def test_a_map_that_another_process_keeps_locked_is_not_waited_for_without_end(
 
 def test_on_a_network_file_system_each_machine_has_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv(shards.FOLDER_VARIABLE, str(tmp_path / "local"))
     assert shards.shards_folder() == tmp_path / "local"
     monkeypatch.setattr(storage, "by_file_system", lambda files: {"nfs4": files})
@@ -449,7 +449,7 @@ def test_on_a_network_file_system_each_machine_has_a_folder_of_its_own(
 
 def test_a_shard_of_a_server_without_tags_is_published_and_found_again(
     far: FileServer, address: str, content: bytes, cache: ShardCache
-) -> None:
+):
     far.tags = False
     read(cache, address, 0, 10)
     path = cache.shard(address).fetch_whole()
@@ -459,9 +459,7 @@ def test_a_shard_of_a_server_without_tags_is_published_and_found_again(
     assert far.sent == SIZE
 
 
-def test_a_map_has_its_blocks_from_the_start_so_no_write_to_it_finds_the_disk_full(
-    tmp_path: Path,
-) -> None:
+def test_a_map_has_its_blocks_from_the_start_so_no_write_to_it_finds_the_disk_full(tmp_path: Path):
     part = ShardPart(tmp_path, "k", 2**34)
     found = (tmp_path / "k.map").stat()
     part.discard()

@@ -61,7 +61,7 @@ def run(folder: Path) -> Run:
     return read_run(folder)
 
 
-def test_a_record_holds_what_the_loader_did_and_that_it_ended(run: Run) -> None:
+def test_a_record_holds_what_the_loader_did_and_that_it_ended(run: Run):
     assert run.own.ended
     assert run.facts["batch_size"] == 4
     assert run.facts["replay_one_batch"] is False
@@ -71,7 +71,7 @@ def test_a_record_holds_what_the_loader_did_and_that_it_ended(run: Run) -> None:
     assert run.samples_per_s
 
 
-def test_a_record_names_the_records_that_were_left_out(run: Run) -> None:
+def test_a_record_names_the_records_that_were_left_out(run: Run):
     [bad] = run.own.bad
     assert (bad["dataset"], bad["record"]) == ("a", 3)
     assert bad["reason"]
@@ -80,7 +80,7 @@ def test_a_record_names_the_records_that_were_left_out(run: Run) -> None:
 @pytest.mark.parametrize("place", ["scraped", "written"])
 def test_a_running_loader_shows_its_metrics_and_takes_them_away_at_its_end(
     place: str, folder: Path
-) -> None:
+):
     text = (folder.parent / place).read_text()
     assert re.search(r'autoloader_batches_total\{.*rank="0",split="train"', text)
     assert 'dataset="a"' in text
@@ -90,14 +90,14 @@ def test_a_running_loader_shows_its_metrics_and_takes_them_away_at_its_end(
 @pytest.mark.parametrize("port", ["0", "70000", "http"])
 def test_a_port_that_cannot_be_is_refused_in_words(
     port: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_METRICS_PORT", port)
     spec = spec_of(dataset(folder), reader="indexed")
     with pytest.raises(UsageError, match=f"AUTOLOADER_METRICS_PORT='{port}' is not allowed"):
         opened(spec)
 
 
-def test_the_decisions_lie_with_the_record_and_replay(folder: Path, cli: Cli) -> None:
+def test_the_decisions_lie_with_the_record_and_replay(folder: Path, cli: Cli):
     [log] = folder.rglob("decisions.jsonl")
     told = cli.json("replay", log)
     assert told["decisions"] >= 4
@@ -115,7 +115,7 @@ def test_a_record_goes_where_it_is_wanted_or_to_the_ring_in_the_cache(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_RUN_DIR", wanted)
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

@@ -84,7 +84,7 @@ def answers(run: Run, ideal: Run | None = None) -> dict[str, str]:
 # --- what it says -------------------------------------------------------------------------------
 
 
-def test_it_says_which_stage_limits_a_run_that_waits(left: Callable[..., Path]) -> None:
+def test_it_says_which_stage_limits_a_run_that_waits(left: Callable[..., Path]):
     told = answers(read_run(left(moments())))
     assert "waited for data 25 % of its time" in told["What limits this run?"]
     assert "decoding images" in told["What limits this run?"]
@@ -92,9 +92,7 @@ def test_it_says_which_stage_limits_a_run_that_waits(left: Callable[..., Path]) 
     assert told["Was memory short?"].startswith("No: the least headroom was 8.00 GiB")
 
 
-def test_it_says_that_the_loader_does_not_limit_a_run_that_does_not_wait(
-    left: Callable[..., Path],
-) -> None:
+def test_it_says_that_the_loader_does_not_limit_a_run_that_does_not_wait(left: Callable[..., Path]):
     calm = [replace(one, limited_by="gpu", wait_ratio=0.001) for one in moments()]
     told = answers(read_run(left(calm)))
     assert told["What limits this run?"].startswith("Not the loader")
@@ -103,7 +101,7 @@ def test_it_says_that_the_loader_does_not_limit_a_run_that_does_not_wait(
 
 def test_it_tells_a_neighbour_that_took_memory_and_what_was_done_about_it(
     left: Callable[..., Path],
-) -> None:
+):
     told = answers(read_run(left(squeezed())))
     memory = told["Was memory short?"]
     assert "below the floor of 5.00 GiB once, for 20 s" in memory
@@ -118,7 +116,7 @@ def test_it_tells_a_neighbour_that_took_memory_and_what_was_done_about_it(
 
 def test_against_a_run_that_repeated_one_batch_it_says_what_the_loader_costs(
     left: Callable[..., Path],
-) -> None:
+):
     quick = [
         replace(one, batches=int(one.batches * 1.25), samples_per_s=600.0, wait_ratio=0.0)
         for one in moments()
@@ -136,7 +134,7 @@ def test_plan_tells_what_the_last_run_of_the_spec_needed(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     cli: Cli,
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path / "cache"))
     path = write_spec(tmp_path, write_dataset(tmp_path, [[episode(0, 6)]]))
     words = ["plan", str(path), "--ram-floor", "64MiB"]
@@ -159,7 +157,7 @@ def test_plan_tells_what_the_last_run_of_the_spec_needed(
 
 def test_a_run_that_stopped_without_an_end_is_told_as_such(
     left: Callable[..., Path], tmp_path: Path
-) -> None:
+):
     file = left(moments()) / "train-0.jsonl"
     lines = file.read_text().splitlines()
     file.write_text("\n".join(lines[:-1]))
@@ -171,7 +169,7 @@ def test_a_run_that_stopped_without_an_end_is_told_as_such(
 
 def test_a_run_that_goes_on_is_told_from_one_that_was_killed(
     left: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_RUNTIME_DIR", str(tmp_path / "runtime"))
     file = left(moments()) / "train-0.jsonl"
     file.write_text("\n".join(file.read_text().splitlines()[:-1]))
@@ -184,7 +182,7 @@ def test_a_run_that_goes_on_is_told_from_one_that_was_killed(
     assert read_run(file).state == "killed"
 
 
-def test_of_several_ranks_the_one_that_waits_most_is_shown(tmp_path: Path) -> None:
+def test_of_several_ranks_the_one_that_waits_most_is_shown(tmp_path: Path):
     for rank, waited in ((0, 0.1), (1, 0.4), (2, 0.1)):
         log = RunLog(tmp_path / f"host-{rank}" / "train-0.jsonl", lambda: FACTS, list)
         for one in moments(60):
@@ -204,9 +202,7 @@ def test_of_several_ranks_the_one_that_waits_most_is_shown(tmp_path: Path) -> No
 # --- the page -----------------------------------------------------------------------------------
 
 
-def test_the_page_is_whole_loads_nothing_and_every_mark_leads_to_its_row(
-    left: Callable[..., Path],
-) -> None:
+def test_the_page_is_whole_loads_nothing_and_every_mark_leads_to_its_row(left: Callable[..., Path]):
     text = page(read_run(left(squeezed())))
     read = ReadPage(text)
     assert not re.search(r"<script|@import|url\(|https?://", text)
@@ -217,7 +213,7 @@ def test_the_page_is_whole_loads_nothing_and_every_mark_leads_to_its_row(
         assert word in text
 
 
-def test_a_page_of_weeks_with_many_datasets_stays_small(left: Callable[..., Path]) -> None:
+def test_a_page_of_weeks_with_many_datasets_stays_small(left: Callable[..., Path]):
     plain = a_moment()
     names = [f"dataset_with_a_long_name_{number}" for number in range(40)]
     datasets = dict.fromkeys(names, plain.datasets["bridge"])
@@ -243,7 +239,7 @@ def test_a_page_of_weeks_with_many_datasets_stays_small(left: Callable[..., Path
     assert len(page(run, run).encode()) <= 500_000
 
 
-def test_what_records_hold_is_shown_as_text_never_as_markup(left: Callable[..., Path]) -> None:
+def test_what_records_hold_is_shown_as_text_never_as_markup(left: Callable[..., Path]):
     evil = "<script>alert(1)</script>"
     move = Move(BEGAN_S + 5, "policy", evil, {evil: (1, 2)})
     told = moments(60, moves=(move,), script=evil, knobs={evil: 1, "ring_slots": 2})
@@ -251,7 +247,7 @@ def test_what_records_hold_is_shown_as_text_never_as_markup(left: Callable[..., 
     assert "<script" not in page(read_run(left(told, notes=[evil], host=evil)))
 
 
-def test_two_runs_stand_side_by_side_with_axes_that_compare(left: Callable[..., Path]) -> None:
+def test_two_runs_stand_side_by_side_with_axes_that_compare(left: Callable[..., Path]):
     calm = [
         replace(
             each,
@@ -281,7 +277,7 @@ def test_two_runs_stand_side_by_side_with_axes_that_compare(left: Callable[..., 
 
 def test_the_command_writes_the_page_and_tells_where(
     left: Callable[..., Path], tmp_path: Path, cli: Cli
-) -> None:
+):
     folder = left(squeezed())
     target = tmp_path / "page.html"
     told = cli("report", folder, "--output", target)
@@ -300,11 +296,8 @@ def test_the_command_writes_the_page_and_tells_where(
 
 
 def test_the_command_knows_the_runs_of_the_ring_by_name(
-    left: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: Cli,
-) -> None:
+    left: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+):
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert cli.json("report")["runs"] == []
@@ -323,11 +316,8 @@ def test_the_command_knows_the_runs_of_the_ring_by_name(
 
 
 def test_a_run_is_found_by_its_script_and_the_last_is_one_that_ended(
-    left: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli: Cli,
-) -> None:
+    left: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+):
     monkeypatch.setenv("AUTOLOADER_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("AUTOLOADER_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.chdir(tmp_path)
@@ -353,6 +343,6 @@ def test_a_run_is_found_by_its_script_and_the_last_is_one_that_ended(
 
 def test_a_page_that_cannot_be_written_is_an_error_in_words(
     left: Callable[..., Path], tmp_path: Path, cli: Cli
-) -> None:
+):
     target = tmp_path / "missing" / "page.html"
     assert "--output" in cli("report", left(moments()), "--output", target, code=2).err

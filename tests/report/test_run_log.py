@@ -29,7 +29,7 @@ def log(path: Path) -> Callable[..., RunLog]:
     return make
 
 
-def test_what_was_kept_is_what_is_read(path: Path, log: Callable[..., RunLog]) -> None:
+def test_what_was_kept_is_what_is_read(path: Path, log: Callable[..., RunLog]):
     moments = [a_moment(float(second)) for second in range(1, 6)]
     kept = log()
     for moment in moments:
@@ -43,7 +43,7 @@ def test_what_was_kept_is_what_is_read(path: Path, log: Callable[..., RunLog]) -
 
 def test_lines_come_further_apart_as_a_run_gets_older_but_what_happens_is_kept(
     path: Path, log: Callable[..., RunLog]
-) -> None:
+):
     kept = log()
     day_s = 86_400
     short = {"headroom_bytes": 4 * GIB, "floor_bytes": 5 * GIB}
@@ -63,7 +63,7 @@ def test_lines_come_further_apart_as_a_run_gets_older_but_what_happens_is_kept(
 
 def test_a_run_that_was_killed_is_read_up_to_its_last_whole_line(
     path: Path, log: Callable[..., RunLog]
-) -> None:
+):
     kept = log()
     for second in range(1, 6):
         kept.write(a_moment(float(second)))
@@ -79,7 +79,7 @@ def test_a_run_that_was_killed_is_read_up_to_its_last_whole_line(
     kept.close()
 
 
-def test_a_short_run_leaves_nothing_in_the_ring(path: Path, log: Callable[..., RunLog]) -> None:
+def test_a_short_run_leaves_nothing_in_the_ring(path: Path, log: Callable[..., RunLog]):
     kept = log(in_ring=True)
     for second in range(1, int(RING_AFTER_S)):
         kept.write(a_moment(float(second)))
@@ -89,7 +89,7 @@ def test_a_short_run_leaves_nothing_in_the_ring(path: Path, log: Callable[..., R
     assert len(read_pipeline(path).moments) == int(RING_AFTER_S)
 
 
-def test_the_oldest_records_leave_the_ring(tmp_path: Path) -> None:
+def test_the_oldest_records_leave_the_ring(tmp_path: Path):
     for number in range(5):
         file = tmp_path / f"run-{number}" / "train-0.jsonl"
         file.parent.mkdir()
@@ -104,7 +104,7 @@ def test_the_oldest_records_leave_the_ring(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     (tmp_path / "file").touch()
     kept = RunLog(tmp_path / "file" / "train-0.jsonl", dict, list)
     kept.write(a_moment(1.0))
@@ -115,14 +115,14 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_and_no_run(
 
 
 @pytest.mark.parametrize("text", ["", "[]\n", "{}\n", '{"kind": "start", "schema_version": 1}\n'])
-def test_what_is_no_record_is_refused_in_words(tmp_path: Path, text: str) -> None:
+def test_what_is_no_record_is_refused_in_words(tmp_path: Path, text: str):
     file = tmp_path / "train-0.jsonl"
     file.write_text(text)
     with pytest.raises(UsageError, match="record"):
         read_pipeline(file)
 
 
-def test_a_record_of_another_version_and_one_that_is_not_there_are_refused(tmp_path: Path) -> None:
+def test_a_record_of_another_version_and_one_that_is_not_there_are_refused(tmp_path: Path):
     file = tmp_path / "train-0.jsonl"
     file.write_text('{"kind": "start", "schema_version": 99}\n')
     with pytest.raises(UsageError, match="schema version 99"):
@@ -139,7 +139,7 @@ def _empty(folder: Path) -> Path:
     return made
 
 
-def test_a_clock_that_is_set_back_leaves_no_hole(path: Path, log: Callable[..., RunLog]) -> None:
+def test_a_clock_that_is_set_back_leaves_no_hole(path: Path, log: Callable[..., RunLog]):
     kept = log()
     for second in (86_000.0, 82_400.0, 82_401.0, 82_600.0):
         kept.write(a_moment(second))

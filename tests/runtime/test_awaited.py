@@ -40,9 +40,7 @@ class Gated:
             yield item
 
 
-def test_a_stream_that_is_late_is_told_with_the_shard_that_is_opened(
-    late: Written, tmp_path: Path
-) -> None:
+def test_a_stream_that_is_late_is_told_with_the_shard_that_is_opened(late: Written, tmp_path: Path):
     prompt = write_dataset(tmp_path, [[episode(0, 4)]], name="prompt")
     mixture = mixture_of(late, prompt)
     gate, real = threading.Semaphore(0), stream_reader(mixture)
@@ -82,13 +80,13 @@ def test_a_stream_that_is_late_is_told_with_the_shard_that_is_opened(
 )  # fmt: skip
 def test_what_is_waited_for_is_one_sentence(
     reader: str, datasets: dict[str, DatasetStatistics], words: str
-) -> None:
+):
     assert waited_for(reader, datasets) == words
 
 
 def test_a_file_that_does_not_answer_is_told_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     written = write_dataset(tmp_path, [[episode(0, 4)], [episode(1, 4)]], name="slow")
     datasets = mixture_of(written).datasets
     path = datasets[0].slices[1].path

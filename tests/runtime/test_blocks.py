@@ -75,7 +75,7 @@ def blocks_looked_at(blocks: Blocks) -> int:
 
 def test_samples_of_blocks_are_those_of_single_reads_and_a_pass_reads_the_data_once(
     written: Written, alone: dict[tuple[int, ...], np.ndarray]
-) -> None:
+):
     mixture = mixture_of(written, **LOCAL)
     came = drained(mixture, 3 * PASS)
     assert len(set(came.samples)) == len(came.samples)
@@ -90,7 +90,7 @@ def test_samples_of_blocks_are_those_of_single_reads_and_a_pass_reads_the_data_o
 
 def test_without_room_for_blocks_frames_are_read_one_by_one(
     written: Written, alone: dict[tuple[int, ...], np.ndarray]
-) -> None:
+):
     with Playing(mixture_of(written, **LOCAL), **KNOBS) as came:
         came.batches(2)
         came.pipeline.drop()
@@ -107,7 +107,7 @@ def test_without_room_for_blocks_frames_are_read_one_by_one(
 
 def test_blocks_that_are_dropped_while_a_run_is_planned_are_read_again(
     written: Written, alone: dict[tuple[int, ...], np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     fill, asleep = Blocks.fill, threading.Condition.wait
 
     def dropped(self: Blocks, *given: Any) -> Any:
@@ -136,7 +136,7 @@ def test_blocks_that_are_dropped_while_a_run_is_planned_are_read_again(
 
 def test_two_ranks_of_a_process_share_the_blocks(
     written: Written, alone: dict[tuple[int, ...], np.ndarray]
-) -> None:
+):
     mixture = mixture_of(written, **LOCAL)
     with (
         Playing(mixture, Ranks(0, 2), **KNOBS) as first,
@@ -153,7 +153,7 @@ def test_two_ranks_of_a_process_share_the_blocks(
     assert BLOCKS <= first.blocks.read_blocks <= blocks_looked_at(first.blocks)
 
 
-def test_a_resume_within_a_window_goes_on_with_the_same_samples(written: Written) -> None:
+def test_a_resume_within_a_window_goes_on_with_the_same_samples(written: Written):
     mixture = mixture_of(written, **LOCAL)
     whole = drained(mixture, PASS)
     late = drained(mixture, PASS - 7, base=7 * 12)
@@ -172,7 +172,7 @@ def test_a_resume_within_a_window_goes_on_with_the_same_samples(written: Written
     ],
     ids=["chain", "per_episode", "goal", "sample", "lanes"],
 )
-def test_every_kind_of_order_reads_blocks(written: Written, own: dict[str, Any]) -> None:
+def test_every_kind_of_order_reads_blocks(written: Written, own: dict[str, Any]):
     near = {"block": 2**16, "window": 4, "lanes": own.get("lanes", 1)}
     mixing = {"locality": near, "strategy": own.get("strategy", "python")}
     if own.get("chain"):

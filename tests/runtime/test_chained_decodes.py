@@ -45,7 +45,7 @@ def places(came: Playing) -> list[tuple[int, ...]]:
     return [tuple(row) for row in came.joined("ledger")[:, :5].tolist()]
 
 
-def test_only_datasets_whose_offsets_allow_it_are_chained(tmp_path: Path) -> None:
+def test_only_datasets_whose_offsets_allow_it_are_chained(tmp_path: Path):
     written = [write_steps(tmp_path, [[STEPS] * 3], name=name) for name in ("chained", "drawn")]
     drawn = dataset_of(written[1], sample={"per_episode": 8})
     came, counted = drained(mixture_of(written[0], drawn, **CHAINED), 6)
@@ -56,7 +56,7 @@ def test_only_datasets_whose_offsets_allow_it_are_chained(tmp_path: Path) -> Non
     assert 1.25 < sum(one.frames for one in counted) / sum(one.decoded for one in counted) < 2
 
 
-def test_every_row_that_needs_an_undecodable_frame_is_replaced(tmp_path: Path) -> None:
+def test_every_row_that_needs_an_undecodable_frame_is_replaced(tmp_path: Path):
     frames = [jpeg(0, step) for step in range(STEPS)]
     frames[7] = b"no picture"
     records = [episode(0, STEPS, **{"observation/image": frames}), episode(1, STEPS)]
@@ -75,7 +75,7 @@ def test_every_row_that_needs_an_undecodable_frame_is_replaced(tmp_path: Path) -
 
 def test_a_run_without_videos_is_not_looked_through_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     looked: list[int] = []
     taken: list[SampleBlock] = []
     real = PlannedSource.take
@@ -150,7 +150,7 @@ def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool
 
 def test_a_frame_of_a_chain_that_cannot_be_decoded_fails_for_each_row_that_shows_it(
     indexed: Indexed,
-) -> None:
+):
     mixture, _ = indexed
     group = group_of(indexed, [(0, 0), (0, 2), (0, 4)], chained=True)
     group.frames["primary"] = [

@@ -60,7 +60,7 @@ def spec_of(mount: Path) -> dict[str, Any]:
 
 
 @needs_fuse
-def test_plan_shows_what_storage_gives_of_an_order(mount: Path, tmp_path: Path, cli: Cli) -> None:
+def test_plan_shows_what_storage_gives_of_an_order(mount: Path, tmp_path: Path, cli: Cli):
     near = {"locality": {"block": "64KiB", "window": 4}}
     spec = spec_file(tmp_path, spec_of(mount) | {"mixing": near})
     found = cli.json("plan", "--spec", spec, "--ram-floor", "64MiB")["locality"]
@@ -81,7 +81,7 @@ def test_plan_shows_what_storage_gives_of_an_order(mount: Path, tmp_path: Path, 
 )
 def test_a_block_makes_up_for_its_seek_and_windows_fit_into_memory(
     random_s: float, left: int, wanted: str | None
-) -> None:
+):
     found = propose_locality(
         Rates(random_s, 200e6),
         reads=2,
@@ -95,7 +95,7 @@ def test_a_block_makes_up_for_its_seek_and_windows_fit_into_memory(
 
 
 @needs_fuse
-def test_locality_moves_the_head_once_a_block_and_reads_the_data_once_a_pass(mount: Path) -> None:
+def test_locality_moves_the_head_once_a_block_and_reads_the_data_once_a_pass(mount: Path):
     near = {"locality": {"block": 2**16, "window": 4}}
     spec = PipelineSpec.from_mapping(spec_of(mount) | {"mixing": near})
     before, seen = counts(mount), 0

@@ -29,14 +29,14 @@ def refuse(*_: object) -> int:
 )  # fmt: skip
 def test_where_memfd_create_is_refused_the_error_says_what_to_allow(
     make: Callable[[], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setattr(os, "memfd_create", refuse)
     with pytest.raises(PipelineError, match="Operation not permitted") as caught:
         make()
     assert "seccomp" in caught.value.remedy
 
 
-def test_where_files_may_have_no_bytes_the_error_names_the_limit() -> None:
+def test_where_files_may_have_no_bytes_the_error_names_the_limit():
     script = (
         "import resource, signal\n"
         "from autoloader.errors import PipelineError\n"
@@ -48,7 +48,7 @@ def test_where_files_may_have_no_bytes_the_error_names_the_limit() -> None:
     assert "ulimit -f" in python("-c", script).stdout
 
 
-def test_where_address_space_is_refused_the_error_names_the_limit_and_no_file_stays() -> None:
+def test_where_address_space_is_refused_the_error_names_the_limit_and_no_file_stays():
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(PipelineError, match="address space") as caught:
         RingMemory(SimpleNamespace(slot_bytes=2**47 // MAX_SLOTS))  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ WEIGHTS = st.lists(st.floats(0.05, 20), min_size=1, max_size=8)
 @given(WEIGHTS, st.integers(1, 5), st.booleans())
 def test_what_is_ready_comes_in_the_schedules_order(
     weights: list[float], block_length: int, owe: bool
-) -> None:
+):
     order = order_of(weights, block_length)
     mixer = Mixer(order, NAMES, owe=owe)
     assert [mixer.next(always) for _ in range(100)] == scheduled(order, 100)
@@ -58,7 +58,7 @@ def test_what_is_ready_comes_in_the_schedules_order(
 @given(WEIGHTS, st.integers(1, 4), SEEDS)
 def test_taken_and_owed_blocks_together_are_the_scheduled_ones(
     weights: list[float], block_length: int, seed: int
-) -> None:
+):
     rng = random.Random(seed)
     order = order_of(weights, block_length)
     mixer = Mixer(order, NAMES, owe=True)
@@ -88,7 +88,7 @@ def test_taken_and_owed_blocks_together_are_the_scheduled_ones(
 @given(WEIGHTS, st.integers(1, 4), SEEDS, st.integers(0, 200))
 def test_a_restored_mixer_goes_on_as_the_saved_one(
     weights: list[float], block_length: int, seed: int, moment: int
-) -> None:
+):
     rng = random.Random(seed)
     order = order_of(weights, block_length)
     mixer = Mixer(order, NAMES, owe=True)
@@ -105,7 +105,7 @@ def test_a_restored_mixer_goes_on_as_the_saved_one(
 @pytest.mark.parametrize(("seed", "slow_share"), [(0, 0.02), (3, 0.4)])
 def test_shares_hold_over_2000_blocks_also_with_one_dataset_slowed_ten_times(
     seed: int, slow_share: float
-) -> None:
+):
     rng = random.Random(seed)
     weights = [rng.uniform(0.2, 4) for _ in range(28)]
     weights.append(slow_share / (1 - slow_share) * sum(weights))
@@ -138,7 +138,7 @@ def test_shares_hold_over_2000_blocks_also_with_one_dataset_slowed_ten_times(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_an_epoch_of_passes_is_exact_however_late_some_datasets_are(seed: int) -> None:
+def test_an_epoch_of_passes_is_exact_however_late_some_datasets_are(seed: int):
     mixer = Mixer(order_of([1, 1, 1], 2, passes=[7, 30, 12]), NAMES, owe=True)
     rng = random.Random(seed)
     for _ in range(3):

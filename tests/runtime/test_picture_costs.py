@@ -47,24 +47,24 @@ def decode(encoded: bytes) -> np.ndarray:
     ],
 )
 @pytest.mark.parametrize("kind", [bytes, memoryview])
-def test_scans_are_counted_from_the_bytes(encoded: bytes, scans: int, kind: type) -> None:
+def test_scans_are_counted_from_the_bytes(encoded: bytes, scans: int, kind: type):
     assert costs.scans_of(kind(encoded))[0] == scans
 
 
-def test_a_picture_of_too_many_pixels_in_scans_is_refused_with_number_and_variable() -> None:
+def test_a_picture_of_too_many_pixels_in_scans_is_refused_with_number_and_variable():
     with pytest.raises(UndecodableFrameError, match=r"in 883 scans.*AUTOLOADER_PICTURE_COST"):
         decode(slow_jpeg(1000, 1000, SCANS_MOST))
     assert decode(slow_jpeg(1000, 1000, 200, 40)).std() == 0  # 2.0e8 of 2.7e8
 
 
-def test_the_variable_lifts_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_lifts_the_limit(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(costs.VARIABLE, "1e9")
     assert costs.most_cost() == 10**9
     monkeypatch.setattr(costs, "most", costs.most_cost())
     assert decode(slow_jpeg(1000, 1000, SCANS_MOST, 40)).std() == 0
 
 
-def test_large_pictures_share_room_and_a_larger_one_goes_alone() -> None:
+def test_large_pictures_share_room_and_a_larger_one_goes_alone():
     room = costs.DecodeRoom(lambda: None)
     half, inside = DECODED_TOGETHER_BYTES // 2, threading.Event()
 
@@ -83,7 +83,7 @@ def test_large_pictures_share_room_and_a_larger_one_goes_alone() -> None:
 
 def test_a_picture_for_which_there_is_no_memory_waits_and_is_then_refused_by_name(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+):
     readings = iter([100 * MIB, 100 * MIB, 600 * MIB])
     with costs.DecodeRoom(lambda: next(readings)).taken(575 * MIB):
         assert next(readings, None) is None
@@ -97,7 +97,7 @@ def test_a_picture_for_which_there_is_no_memory_waits_and_is_then_refused_by_nam
             pass
 
 
-def test_processes_that_share_a_file_take_turns(tmp_path: Path) -> None:
+def test_processes_that_share_a_file_take_turns(tmp_path: Path):
     import fcntl
     import os
 

@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_left_behind")
 # --- what comes out -----------------------------------------------------------------------------
 
 
-def test_an_order_that_waits_is_the_schedules_whatever_the_threads_do(tmp_path: Path) -> None:
+def test_an_order_that_waits_is_the_schedules_whatever_the_threads_do(tmp_path: Path):
     mixture = build(tmp_path, "a", "b", "c", mixing={"on_stall": "wait"})
     orders = set()
     for threads in (1, 3):
@@ -56,7 +56,7 @@ def test_an_order_that_waits_is_the_schedules_whatever_the_threads_do(tmp_path: 
     assert len(orders) == 1
 
 
-def test_words_too_long_for_the_slot_travel_beside_it(tmp_path: Path) -> None:
+def test_words_too_long_for_the_slot_travel_beside_it(tmp_path: Path):
     words = ["x" * 3000, "yes", "z" * 2000, "", "ünï" * 100]
     shards = [
         [episode(i, 2, encode=png, language_instruction=[word.encode()] * 2)]
@@ -86,7 +86,7 @@ def failing(at: tuple[str, int], error: Exception) -> Callable[[ResolvedDataset,
 
 def test_an_exception_in_decoding_reaches_the_loop_with_dataset_stage_and_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     mixture = build(tmp_path, "a")
     fault = RuntimeError("a fault in a decode thread")
 
@@ -100,7 +100,7 @@ def test_an_exception_in_decoding_reaches_the_loop_with_dataset_stage_and_cause(
     assert caught.value.__cause__ is fault
 
 
-def test_a_stream_that_just_ends_is_an_error_and_no_end(tmp_path: Path) -> None:
+def test_a_stream_that_just_ends_is_an_error_and_no_end(tmp_path: Path):
     mixture = build(tmp_path, "a")
 
     class Short(RecordSource):
@@ -117,7 +117,7 @@ def test_a_stream_that_just_ends_is_an_error_and_no_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize("every", [2, 1])
 def test_a_source_is_asked_again_until_it_fails_too_often_in_a_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
-) -> None:
+):
     monkeypatch.setattr(streams_module, "PAUSES_S", (0.0, 0.0))
     mixture, asked = build(tmp_path, "a"), itertools.count(1)
 
@@ -134,7 +134,7 @@ def test_a_source_is_asked_again_until_it_fails_too_often_in_a_row(
         assert running.pipeline.activity().datasets["a"].interruptions > 2
 
 
-def test_a_failed_pipeline_goes_on_failing(tmp_path: Path) -> None:
+def test_a_failed_pipeline_goes_on_failing(tmp_path: Path):
     mixture = build(tmp_path, "a")
     sources = record_sources(mixture, failing(("a", 0), ValueError("broken")))
     with run(mixture, source=sources) as running:
@@ -160,7 +160,7 @@ class TickingCondition(threading.Condition):
 
 def test_a_dataset_that_stalls_is_named_every_five_seconds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     mixture = build(tmp_path, "quick", "late")
     running = run(mixture)
     clock = ManualClock()
@@ -188,9 +188,7 @@ def test_a_dataset_that_stalls_is_named_every_five_seconds(
 # --- threads ------------------------------------------------------------------------------------
 
 
-def test_at_most_two_readers_open_anew_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_at_most_two_readers_open_anew_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert [streams_module.opening_at_once(cpus) for cpus in (1, 2, 4, 64)] == [1, 1, 2, 2]
     monkeypatch.setattr(streams_module, "opening_at_once", lambda cpus: 2)
     mixture = build(tmp_path, "a", "b", "c", "d", "e")
@@ -231,7 +229,7 @@ def of_the_loader() -> set[str]:
 
 def test_closing_waits_for_all_threads_also_with_full_queues_and_a_full_ring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     mixture, before = build(tmp_path, "a", "b", "c"), of_the_loader()
     with run(mixture, {"decode_threads": 3}) as running:
         running.batch()
@@ -253,7 +251,7 @@ def test_closing_waits_for_all_threads_also_with_full_queues_and_a_full_ring(
 
 def test_closing_does_not_wait_for_a_source_that_hangs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
 
     monkeypatch.setattr(pipeline_module, "CLOSE_S", 0.05)
     mixture = build(tmp_path, "a")

@@ -46,7 +46,7 @@ def pools() -> object:
 
 def test_a_shrunk_pool_lets_the_item_in_hand_finish_and_takes_no_other(
     pools: Callable[[int], Pool],
-) -> None:
+):
     pool = pools(3)
     release = threading.Event()
     barrier = threading.Barrier(4)
@@ -110,7 +110,7 @@ class Crowd:
         return self.most
 
 
-def test_a_stage_has_seats_and_seconds_of_its_own_and_a_part_of_the_price_of_a_frame() -> None:
+def test_a_stage_has_seats_and_seconds_of_its_own_and_a_part_of_the_price_of_a_frame():
     pool = DecodePool({"decode": 1, "turn": 2}, datasets=2, failed=lambda _: None)
     crowd, both = Crowd(pool), threading.Barrier(2)
 
@@ -132,7 +132,7 @@ def test_a_stage_has_seats_and_seconds_of_its_own_and_a_part_of_the_price_of_a_f
     assert all(seconds > 0 for seconds, _ in work.values())
 
 
-def test_a_thread_waits_for_a_lock_in_no_stage_as_who_has_it_may_wait_for_a_seat() -> None:
+def test_a_thread_waits_for_a_lock_in_no_stage_as_who_has_it_may_wait_for_a_seat():
     pool = DecodePool({"decode": 1, "turn": 1}, datasets=2, failed=lambda _: None)
     lock, asked, had = threading.Lock(), list[int](), list[int]()
 
@@ -150,7 +150,7 @@ def test_a_thread_waits_for_a_lock_in_no_stage_as_who_has_it_may_wait_for_a_seat
     assert pool.join(LONG_S)
 
 
-def test_seats_follow_the_knobs_while_jobs_are_in_other_stages() -> None:
+def test_seats_follow_the_knobs_while_jobs_are_in_other_stages():
     pool = DecodePool({"decode": 2, "turn": 3}, datasets=2, failed=lambda _: None)
     crowd = Crowd(pool)
 

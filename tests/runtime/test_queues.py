@@ -32,7 +32,7 @@ def taken(one: SampleQueue) -> tuple[int, int, int]:
     return found.place.pass_, found.place.record, number
 
 
-def test_shuffling_mixes_the_episodes_that_wait_and_is_keyed() -> None:
+def test_shuffling_mixes_the_episodes_that_wait_and_is_keyed():
     def run(key: int) -> list[tuple[int, int, int]]:
         one = queue(shuffle=100, key=key)
         for record in range(10):
@@ -53,7 +53,7 @@ def blocked_put(one: SampleQueue, samples: int = 1) -> tuple[threading.Thread, l
     return thread, answer
 
 
-def test_a_raised_limit_admits_at_once_and_a_lowered_one_drains() -> None:
+def test_a_raised_limit_admits_at_once_and_a_lowered_one_drains():
     one = queue(capacity=1)
     one.put(episode(0, 0, 3), 0)
     thread, answer = blocked_put(one)

@@ -74,7 +74,7 @@ def cut_to(picture: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.skipif(not GOLDEN.is_file(), reason="the upstream projects' pictures are not here")
 @pytest.mark.parametrize("method", METHODS)
-def test_pictures_are_those_of_the_upstream_projects(method: str) -> None:
+def test_pictures_are_those_of_the_upstream_projects(method: str):
     with np.load(GOLDEN) as golden:
         for name in {key.split("/")[0] for key in golden}:
             wanted = golden[f"{name}/{METHODS[method]}"]
@@ -83,7 +83,7 @@ def test_pictures_are_those_of_the_upstream_projects(method: str) -> None:
 
 
 @pytest.mark.skipif(not GOLDEN.is_file(), reason="the upstream projects' pictures are not here")
-def test_padded_pictures_are_those_of_openpi() -> None:
+def test_padded_pictures_are_those_of_openpi():
     with np.load(GOLDEN) as golden:
         for name in {key.split("/")[0] for key in golden}:
             wanted = golden[f"{name}/pillow_bilinear_padded"]
@@ -106,7 +106,7 @@ def test_padded_pictures_are_those_of_openpi() -> None:
 @example(height=1, width=400, rows=400, columns=1, fit="stretch")
 def test_pillow_bilinear_is_pillows_and_its_padding_openpis(
     height: int, width: int, rows: int, columns: int, fit: str
-) -> None:
+):
     picture, size = noise(height, width), (rows, columns)
     if fit == "pad":
         wanted = padded_as_openpi(picture, size)
@@ -132,7 +132,7 @@ def exactly(picture: np.ndarray, size: tuple[int, int], method: str) -> np.ndarr
     return np.clip(np.einsum("rh,hwc,kw->rkc", down, picture, right, optimize=True), 0, 255)
 
 
-def test_a_picture_of_many_stripes_and_one_too_large_to_keep_memory_for() -> None:
+def test_a_picture_of_many_stripes_and_one_too_large_to_keep_memory_for():
     for size, shape in (((33, 31), (1500, 1100)), ((2, 2), (1600, 1200)), ((900, 5), (7, 6000))):
         picture, out = noise(*shape), np.empty((*size, 3), np.uint8)
         resample(picture, out, "tf_lanczos3")

@@ -35,13 +35,13 @@ def pages(memory: RingMemory, slots: int) -> None:
 # --- memory -------------------------------------------------------------------------------------
 
 
-def test_a_ring_costs_only_what_was_written(memory: RingMemory) -> None:
+def test_a_ring_costs_only_what_was_written(memory: RingMemory):
     assert memory.allocated_bytes() == 0
     pages(memory, 3)
     assert memory.allocated_bytes() == 3 * LAYOUT.slot_bytes
 
 
-def test_the_file_cannot_be_shrunk_under_a_reader(memory: RingMemory) -> None:
+def test_the_file_cannot_be_shrunk_under_a_reader(memory: RingMemory):
     with pytest.raises(PermissionError):
         os.ftruncate(memory.descriptor, 0)
     assert fcntl.fcntl(memory.descriptor, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
@@ -50,7 +50,7 @@ def test_the_file_cannot_be_shrunk_under_a_reader(memory: RingMemory) -> None:
 # --- lending ------------------------------------------------------------------------------------
 
 
-def test_a_slot_is_lent_without_a_copy_until_its_last_array_is_gone(memory: RingMemory) -> None:
+def test_a_slot_is_lent_without_a_copy_until_its_last_array_is_gone(memory: RingMemory):
     lender = Lender(memory)
     memory.base(0)[:] = 5
     views, copied = lender.lend(0, 8)
@@ -69,7 +69,7 @@ def test_a_slot_is_lent_without_a_copy_until_its_last_array_is_gone(memory: Ring
     assert lender.collect() == []
 
 
-def test_hoarding_gets_copies_so_that_two_slots_always_stay_free(memory: RingMemory) -> None:
+def test_hoarding_gets_copies_so_that_two_slots_always_stay_free(memory: RingMemory):
     lender = Lender(memory)
     kept = []
     for slot in range(6):
@@ -84,7 +84,7 @@ def test_hoarding_gets_copies_so_that_two_slots_always_stay_free(memory: RingMem
     assert lender.lent == {0, 1, 2, 3}
 
 
-def test_a_finalizer_does_nothing_in_a_forked_child(memory: RingMemory) -> None:
+def test_a_finalizer_does_nothing_in_a_forked_child(memory: RingMemory):
     lender = Lender(memory)
     views, _ = lender.lend(3, 8)
     read, write = os.pipe()
@@ -104,7 +104,7 @@ def test_a_finalizer_does_nothing_in_a_forked_child(memory: RingMemory) -> None:
     assert lender.collect() == [3]
 
 
-def test_ctrl_c_while_a_batch_is_let_go_loses_no_slot(memory: RingMemory) -> None:
+def test_ctrl_c_while_a_batch_is_let_go_loses_no_slot(memory: RingMemory):
     lender = Lender(memory)
     views, _ = lender.lend(3, 8)
     before = sys.gettrace()
@@ -122,7 +122,7 @@ def test_ctrl_c_while_a_batch_is_let_go_loses_no_slot(memory: RingMemory) -> Non
 
 
 @given(st.integers(0, 2**32))
-def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: int) -> None:
+def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: int):
     rng = random.Random(seed)
     memory = RingMemory(LAYOUT)
     book = SlotPool(memory, 8)
@@ -151,12 +151,12 @@ def test_a_slot_is_in_one_hand_at_a_time_whatever_the_ring_is_resized_to(seed: i
     memory.close()
 
 
-def test_there_is_room_for_the_largest_ring(memory: RingMemory) -> None:
+def test_there_is_room_for_the_largest_ring(memory: RingMemory):
     memory.base(MAX_SLOTS - 1)[:] = 1
     assert memory.allocated_bytes() == LAYOUT.slot_bytes
 
 
-def test_batches_and_waits_of_the_consumer_are_those_of_one_ring(memory: RingMemory) -> None:
+def test_batches_and_waits_of_the_consumer_are_those_of_one_ring(memory: RingMemory):
     """Two loaders of a process: what is read of one shows nothing of the other."""
     mapped, other = RingMemory(LAYOUT, descriptor=os.dup(memory.descriptor)), RingMemory(LAYOUT)
     memory.note_batch(0.5)

@@ -18,9 +18,7 @@ from autoloader.pipeline.read.frame_reads import RunMemory
         max_size=30,
     )
 )
-def test_whatever_comes_and_goes_what_is_held_is_never_overwritten(
-    doings: list[tuple[str, int]],
-) -> None:
+def test_whatever_comes_and_goes_what_is_held_is_never_overwritten(doings: list[tuple[str, int]]):
     memory = RunMemory(kept=2)
     held: list[tuple[memoryview, int]] = []
     for number, (what, value) in enumerate(doings):

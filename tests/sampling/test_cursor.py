@@ -69,7 +69,7 @@ def asked(cursor: DatasetCursor) -> list[Any]:
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
-def test_a_cursor_knows_what_is_taken_of_every_episode(rng: random.Random, count: int) -> None:
+def test_a_cursor_knows_what_is_taken_of_every_episode(rng: random.Random, count: int):
     line = interleaved(events(0, STARTS, COUNTS) + events(1, STARTS, COUNTS), rng)
     cursor = cursor_of()
     seen: dict[tuple[int, int, int], int] = {}
@@ -101,7 +101,7 @@ def test_a_cursor_knows_what_is_taken_of_every_episode(rng: random.Random, count
 @given(st.randoms(use_true_random=False), st.integers(0, 60))
 def test_a_state_restored_from_json_is_the_same_cursor_and_goes_on_alike(
     rng: random.Random, count: int
-) -> None:
+):
     line = interleaved(events(0, STARTS, COUNTS) + events(1, STARTS, COUNTS), rng)
     cursor = cursor_of()
     for event in line[:count]:
@@ -122,9 +122,7 @@ def test_a_state_restored_from_json_is_the_same_cursor_and_goes_on_alike(
     ("starts", "counts"),
     [((0,), (12,)), ((0, 0, 0), (4, 2, 5)), ((0, 3, 10), (2, 4, 5)), ((0, 3), (6, 5))],
 )
-def test_a_state_of_other_files_is_refused(
-    starts: tuple[int, ...], counts: tuple[int, ...]
-) -> None:
+def test_a_state_of_other_files_is_refused(starts: tuple[int, ...], counts: tuple[int, ...]):
     cursor = cursor_of()
     cursor.take(0, 1, 3, 1)
     other = DatasetCursor(starts, counts, 5)
@@ -132,7 +130,7 @@ def test_a_state_of_other_files_is_refused(
         other.restore(cursor.state())
 
 
-def test_the_state_of_29_datasets_of_a_thousand_shards_stays_below_64_kb() -> None:
+def test_the_state_of_29_datasets_of_a_thousand_shards_stays_below_64_kb():
     rng = random.Random(3)
     states = {}
     for dataset in range(29):

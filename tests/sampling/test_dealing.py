@@ -21,7 +21,7 @@ def deals(world_size: int, batch: int, drop_last: bool, epoch: int | None, *at: 
 @given(EPOCHS, BATCHES, WORLDS, st.booleans(), st.integers(0, 300), st.integers(0, 90))
 def test_ranks_take_disjoint_parts_that_are_the_sequence_whole_over_several_epochs(
     epoch: int, batch: int, world_size: int, drop_last: bool, base: int, in_epoch: int
-) -> None:
+):
     in_epoch = min(in_epoch, epoch)
     every = deals(world_size, batch, drop_last, epoch, base, in_epoch, 7)
     at, due = base, epoch - in_epoch
@@ -39,7 +39,7 @@ def test_ranks_take_disjoint_parts_that_are_the_sequence_whole_over_several_epoc
 
 
 @given(BATCHES, WORLDS, st.integers(0, 1000))
-def test_an_endless_sequence_is_dealt_in_full_steps(batch: int, world_size: int, step: int) -> None:
+def test_an_endless_sequence_is_dealt_in_full_steps(batch: int, world_size: int, step: int):
     for drop_last in (True, False):
         for deal in deals(world_size, batch, drop_last, None, 11):
             start = 11 + (step * world_size + deal.ranks.rank) * batch
@@ -49,7 +49,7 @@ def test_an_endless_sequence_is_dealt_in_full_steps(batch: int, world_size: int,
 @given(EPOCHS, BATCHES, WORLDS, st.booleans(), st.lists(st.integers(1, 4), max_size=4))
 def test_rounds_deal_every_batch_to_the_fillers_in_turn(
     epoch: int, batch: int, world_size: int, drop_last: bool, fillers: list[int]
-) -> None:
+):
     for deal in deals(world_size, batch, drop_last, epoch):
         rounds = Rounds(deal)
         number = before = 0

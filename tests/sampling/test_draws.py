@@ -11,7 +11,7 @@ from autoloader.samples import draws
 KEYS = st.integers(0, 2**64 - 1)
 
 
-def test_splitmix64_gives_the_published_sequence() -> None:
+def test_splitmix64_gives_the_published_sequence():
     # The first outputs of the reference generator seeded with 1234567 (Vigna's splitmix64.c).
     state, found = 1234567, []
     for _ in range(5):
@@ -26,19 +26,19 @@ def test_splitmix64_gives_the_published_sequence() -> None:
     ]
 
 
-def test_keys_of_datasets_depend_on_seed_and_name_and_never_change() -> None:
+def test_keys_of_datasets_depend_on_seed_and_name_and_never_change():
     assert draws.dataset_key(0, "bridge") == 12421433198979537006
     keys = {draws.dataset_key(seed, name) for seed in (0, 1, 10) for name in ("a", "b", "0a", "1a")}
     assert len(keys) == 12
 
 
-def test_no_two_purposes_share_a_key() -> None:
+def test_no_two_purposes_share_a_key():
     every = [getattr(draws, name) for name in dir(draws) if name.startswith("PURPOSE_")]
     assert len(set(every)) == len(every)
 
 
 @given(st.lists(KEYS, min_size=1, max_size=20))
-def test_arrays_are_hashed_alike_and_follow_from_their_hashes(numbers: list[int]) -> None:
+def test_arrays_are_hashed_alike_and_follow_from_their_hashes(numbers: list[int]):
     values = np.asarray(numbers, dtype=np.uint64)
     hashes = draws.splitmix64_array(values)
     assert values.tolist() == numbers

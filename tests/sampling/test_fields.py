@@ -52,7 +52,7 @@ def bind(raw: Any) -> Any:
     return numeric_field(parse_expression(raw), FEATURES, field="datasets[d].action")
 
 
-def test_of_many_features_an_error_lists_the_closest_and_where_all_are() -> None:
+def test_of_many_features_an_error_lists_the_closest_and_where_all_are():
     many = {f"image_{k}": FEATURES["image"] for k in range(60)} | {"prompt": FEATURES["words"]}
     with pytest.raises(SpecError) as caught:
         find_feature(many, "promt", field="f")
@@ -62,12 +62,12 @@ def test_of_many_features_an_error_lists_the_closest_and_where_all_are() -> None
 
 
 @pytest.mark.parametrize("raw", ["ragged", "odd"])
-def test_what_is_stored_in_a_way_not_supported_yet_is_refused_so(raw: str) -> None:
+def test_what_is_stored_in_a_way_not_supported_yet_is_refused_so(raw: str):
     with pytest.raises(UnsupportedError, match="not supported yet"):
         bind(raw)
 
 
-def test_language_is_not_drawn_from_text_here_and_code_points_there() -> None:
+def test_language_is_not_drawn_from_text_here_and_code_points_there():
     check_same_kind([FEATURES["words"]], field="f")
     with pytest.raises(SpecError, match="mixes"):
         check_same_kind([FEATURES["words"], FEATURES["codes"]], field="f")

@@ -100,7 +100,7 @@ ALL, NONE = list(range(6)), list[int]()
 )
 def test_rules_leave_the_steps_that_they_say(
     keep: dict[str, Any], own: dict[str, Any], wanted: list[list[int]], written: Written
-) -> None:
+):
     assert kept_t(keeping(written, keep, **own)) == wanted
 
 
@@ -110,7 +110,7 @@ def ranges_in(folder: Path, document: Any, key: str) -> dict[str, Any]:
     return {"ranges": {"file": str(file), "key": key}}
 
 
-def test_a_rule_that_leaves_nothing_is_named_with_what_it_takes(written: Written) -> None:
+def test_a_rule_that_leaves_nothing_is_named_with_what_it_takes(written: Written):
     with pytest.raises(SourceError, match=r"keep\.match\.episode_metadata/file_path removes 36"):
         count_mixture(keeping(written, {"match": {PATH: "nowhere"}}))
 
@@ -131,7 +131,7 @@ REFUSED = [
 @pytest.mark.parametrize(("keep", "path", "remedy"), REFUSED, ids=lambda v: str(v)[:50])
 def test_rules_over_what_is_not_there_are_refused(
     keep: dict[str, Any], path: str, remedy: str, written: Written
-) -> None:
+):
     with pytest.raises(SpecError) as caught:
         keeping(written, keep)
     assert caught.value.path == f"datasets[robot].{path}"
@@ -144,9 +144,7 @@ def test_rules_over_what_is_not_there_are_refused(
     ["{", "[1]", {"0": 5}, {"0": [[1, 2, 3]]}, {"0": [[3, 2]]}, {"0": [[-1, 2]]},
      {"0": [[0.5, 2]]}, {"0": [[True, 2]]}, {"0": ["ab"]}, "[" * 9000],
 )  # fmt: skip
-def test_a_file_that_holds_no_ranges_is_refused(
-    document: Any, written: Written, tmp_path: Path
-) -> None:
+def test_a_file_that_holds_no_ranges_is_refused(document: Any, written: Written, tmp_path: Path):
     with pytest.raises(SpecError) as caught:
         keeping(written, ranges_in(tmp_path, document, f"{{{ID}}}"))
     assert caught.value.path == "datasets[robot].keep.ranges.file"

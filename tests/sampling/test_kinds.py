@@ -34,7 +34,7 @@ def boundaries(deal: Deal, until: int) -> list[tuple[int, int]]:
 
 
 @given(steps, st.integers(0, 300), st.integers(1, 60), st.integers(1, 60))
-def test_any_stretch_is_that_of_the_whole(own: KindsOfSteps, a: int, n: int, m: int) -> None:
+def test_any_stretch_is_that_of_the_whole(own: KindsOfSteps, a: int, n: int, m: int):
     schedule = KindSchedule(SHARES, PHASES, own)
     whole = schedule.numbered(a, a + n + m)
     parts = zip(schedule.numbered(a, a + n), schedule.numbered(a + n, a + n + m), strict=True)
@@ -45,7 +45,7 @@ def test_any_stretch_is_that_of_the_whole(own: KindsOfSteps, a: int, n: int, m: 
 
 
 @given(steps)
-def test_steps_are_of_one_kind_and_shares_exact(own: KindsOfSteps) -> None:
+def test_steps_are_of_one_kind_and_shares_exact(own: KindsOfSteps):
     schedule = KindSchedule(SHARES, PHASES, own)
     every = boundaries(own.deal, 600)
     dataset, number = schedule.numbered(0, every[-1][1])
@@ -66,7 +66,7 @@ def test_steps_are_of_one_kind_and_shares_exact(own: KindsOfSteps) -> None:
 
 
 @given(steps)
-def test_places_are_found_again(own: KindsOfSteps) -> None:
+def test_places_are_found_again(own: KindsOfSteps):
     schedule = KindSchedule(SHARES, PHASES, own)
     dataset, number = schedule.numbered(0, 400)
     found = schedule.places(dataset, number)
@@ -77,7 +77,7 @@ def test_places_are_found_again(own: KindsOfSteps) -> None:
 
 
 @given(steps, st.integers(1, 25))
-def test_steps_go_on_from_any_step(own: KindsOfSteps, count: int) -> None:
+def test_steps_go_on_from_any_step(own: KindsOfSteps, count: int):
     start, _ = own.deal.step(count)
     later = own.after(start).deal
     assert [own.deal.step(count + k) for k in range(12)] == [

@@ -44,7 +44,7 @@ def changing(draw: st.DrawFn) -> tuple[MixtureOrder, list[int]]:
 @given(changing(), st.integers(0, 350), st.integers(0, 300))
 def test_numbers_go_on_over_every_leg_and_any_cut(
     found: tuple[MixtureOrder, list[int]], cut: int, base: int
-) -> None:
+):
     order, _ = found
     sequence = PositionSequence(order)
     dataset, number = sequence.ordinals(0, 700)
@@ -68,7 +68,7 @@ def test_numbers_go_on_over_every_leg_and_any_cut(
 @pytest.mark.parametrize("block_length", [1, 3])
 def test_a_curriculum_is_exact_at_every_piece_and_does_not_drift(
     draw_key: int | None, block_length: int
-) -> None:
+):
     first, last, over = (8, 1, 1), (0, 3, 7), 64 * 3 * 50 + 7
     order = order_of(
         list(first), block_length, curriculum=Curriculum(shares(list(last)), over),
@@ -94,7 +94,7 @@ def test_a_curriculum_is_exact_at_every_piece_and_does_not_drift(
         assert abs((behind == 2).mean() - 0.7) < 0.001
 
 
-def test_what_is_set_ends_a_curriculum_and_a_dataset_without_weight_has_no_next_position() -> None:
+def test_what_is_set_ends_a_curriculum_and_a_dataset_without_weight_has_no_next_position():
     order = order_of([1, 1, 1], curriculum=Curriculum((0.0, 0.5, 0.5), 1000))
     order = order.changed(300, (0.5, 0.5, 0.0)).changed(600, (1.0, 0.0, 0.0))
     dataset, _ = PositionSequence(order).ordinals(0, 2000)
@@ -113,7 +113,7 @@ def test_what_is_set_ends_a_curriculum_and_a_dataset_without_weight_has_no_next_
 @given(changing(), st.integers(0, 500))
 def test_an_order_that_begins_anew_anywhere_goes_on_with_the_same_shares(
     found: tuple[MixtureOrder, list[int]], position: int
-) -> None:
+):
     order, _ = found
     anew = order.from_position(position)
     assert anew.base == position

@@ -31,7 +31,7 @@ def listed(ranges: Ranges) -> list[list[int]]:
 @given(EPISODES, st.integers(1, 4))
 def test_ranges_hold_the_numbers_that_were_given_with_any_stride(
     episodes: list[Pairs], stride: int
-) -> None:
+):
     ranges, sets = ranges_of(episodes), sets_of(episodes)
     assert listed(ranges) == [sorted(one) for one in sets]
     assert ranges.counts().tolist() == [len(one) for one in sets]
@@ -40,7 +40,7 @@ def test_ranges_hold_the_numbers_that_were_given_with_any_stride(
 
 
 @given(EPISODES, st.data())
-def test_what_two_sets_share_is_what_is_in_both(episodes: list[Pairs], data: st.DataObject) -> None:
+def test_what_two_sets_share_is_what_is_in_both(episodes: list[Pairs], data: st.DataObject):
     size = len(episodes)
     pairs = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=4)
     others = data.draw(st.lists(pairs, min_size=size, max_size=size))
@@ -50,7 +50,7 @@ def test_what_two_sets_share_is_what_is_in_both(episodes: list[Pairs], data: st.
 
 
 @given(EPISODES)
-def test_every_number_is_found_by_its_place(episodes: list[Pairs]) -> None:
+def test_every_number_is_found_by_its_place(episodes: list[Pairs]):
     ranges = ranges_of(episodes)
     counts = ranges.counts()
     episode = np.repeat(np.arange(ranges.episodes), counts)

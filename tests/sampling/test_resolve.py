@@ -19,7 +19,7 @@ def shards(*lengths: list[int]) -> list[list[Any]]:
     return [[episode(i, steps) for i, steps in enumerate(part)] for part in lengths]
 
 
-def test_a_split_that_a_dataset_lacks_is_refused_and_null_leaves_it_out(tmp_path: Path) -> None:
+def test_a_split_that_a_dataset_lacks_is_refused_and_null_leaves_it_out(tmp_path: Path):
     one = write_dataset(tmp_path, shards([3]), name="one")
     two = write_dataset(tmp_path, shards([3]), name="two")
     with pytest.raises(SpecError, match="'val'"):
@@ -35,7 +35,7 @@ def test_a_split_that_a_dataset_lacks_is_refused_and_null_leaves_it_out(tmp_path
         resolve(nobody, "val")
 
 
-def test_widths_are_the_widest_datasets_or_what_pad_to_says(tmp_path: Path) -> None:
+def test_widths_are_the_widest_datasets_or_what_pad_to_says(tmp_path: Path):
     one = write_dataset(tmp_path, shards([3]), name="one")
     two = write_dataset(tmp_path, shards([3]), name="two")
     narrow = dataset_of(one, action="action[:1]", state=None)
@@ -49,7 +49,7 @@ def test_widths_are_the_widest_datasets_or_what_pad_to_says(tmp_path: Path) -> N
         mixture_of(narrow, two, pad_to={"state": 2})
 
 
-def test_a_dataset_that_takes_nothing_is_refused(tmp_path: Path) -> None:
+def test_a_dataset_that_takes_nothing_is_refused(tmp_path: Path):
     one = write_dataset(tmp_path, shards([3]), name="one")
     two = write_dataset(tmp_path, shards([3]), name="two")
     empty = dataset_of(two, images={}, action=None, state=None)
@@ -60,7 +60,7 @@ def test_a_dataset_that_takes_nothing_is_refused(tmp_path: Path) -> None:
 # --- counts -------------------------------------------------------------------------------------
 
 
-def test_a_dataset_whose_every_episode_is_too_short_is_named(tmp_path: Path) -> None:
+def test_a_dataset_whose_every_episode_is_too_short_is_named(tmp_path: Path):
     written = write_dataset(tmp_path, shards([2, 3]))
     mixture = mixture_of(written, sample={"frame_offsets": [0, 5], "edges": {"end": "drop"}})
     with pytest.raises(SourceError, match="'robot': none of its 2 episodes is long enough"):
@@ -73,7 +73,7 @@ def test_a_dataset_whose_every_episode_is_too_short_is_named(tmp_path: Path) -> 
 @pytest.mark.parametrize(("cap", "natural"), [("all", 9 / 12), (3, 3 / 6)])
 def test_natural_scaled_multiplies_by_every_valid_t_whatever_per_episode_draws(
     cap: Any, natural: float, tmp_path: Path
-) -> None:
+):
     one = write_dataset(tmp_path, [[episode(0, 9)]], name="one")
     two = write_dataset(tmp_path, [[episode(0, 3)]], name="two")
     shares = {}
@@ -98,14 +98,14 @@ def test_natural_scaled_multiplies_by_every_valid_t_whatever_per_episode_draws(
 )  # fmt: skip
 def test_differences_need_the_dim_in_action_and_state(
     dims: list[int], own: dict[str, Any], word: str, tmp_path: Path
-) -> None:
+):
     written = write_dataset(tmp_path, shards([3]))
     with pytest.raises(SpecError, match=word) as caught:
         mixture_of(dataset_of(written, **own), sample={"action_relative_to_state": dims})
     assert caught.value.path == "datasets[robot].sample.action_relative_to_state"
 
 
-def test_a_dataset_without_an_action_has_no_differences_to_take(tmp_path: Path) -> None:
+def test_a_dataset_without_an_action_has_no_differences_to_take(tmp_path: Path):
     written = write_dataset(tmp_path, shards([3]))
     plain = dataset_of(written, action=None, state=None)
     assert mixture_of(plain, sample={"action_relative_to_state": [5]}).layout.action_width == 0

@@ -59,7 +59,7 @@ def weight_at(record: tuple[int, int], t: int) -> float:
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
-def test_a_batch_has_the_weight_of_each_sample(folder: Path, reader: str) -> None:
+def test_a_batch_has_the_weight_of_each_sample(folder: Path, reader: str):
     weights = {"file": str(folder / "w.npz"), "key": "w"}
     with AutoLoader(spec_of(folder, weights, reader=reader), **HOW) as loader:
         seen = 0
@@ -70,7 +70,7 @@ def test_a_batch_has_the_weight_of_each_sample(folder: Path, reader: str) -> Non
     assert seen == 24
 
 
-def test_a_pass_draws_by_largest_remainders_on_each_number_of_ranks(folder: Path) -> None:
+def test_a_pass_draws_by_largest_remainders_on_each_number_of_ranks(folder: Path):
     weights = {"file": str(folder / "w.parquet"), "key": "w", "use": "draw"}
     spec = spec_of(folder, weights, mixing={"epoch": "pass"}, batch={"size": 2, "drop_last": False})
     by_step = {(e, t): (0.0 if t % 2 == 0 else t / 4) for e in (0, 2) for t in range(STEPS[e])}
@@ -101,7 +101,7 @@ def largest_remainders(weights: list[float]) -> list[int]:
 
 
 @given(st.lists(st.integers(0, 64), min_size=1, max_size=40).filter(any))
-def test_counts_are_those_of_fractions(numerators: list[int]) -> None:
+def test_counts_are_those_of_fractions(numerators: list[int]):
     weights = np.array(numerators, np.float32) / 16
     found = np.bincount(drawn_by(weights), minlength=len(weights))
     exact = np.array(largest_remainders(weights.tolist()))
@@ -112,7 +112,7 @@ def test_counts_are_those_of_fractions(numerators: list[int]) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"locality": {"block": "64KiB", "window": 2}}])
-def test_a_resume_of_drawn_samples_goes_on(folder: Path, more: dict[str, Any]) -> None:
+def test_a_resume_of_drawn_samples_goes_on(folder: Path, more: dict[str, Any]):
     weights = {"file": str(folder / "w.parquet"), "key": "w", "use": "draw"}
     spec = spec_of(folder, weights, mixing={"epoch": 64, **more})
     with AutoLoader(spec, knobs={"cache_bytes": 2**20}, **HOW) as loader:
@@ -127,7 +127,7 @@ def test_a_resume_of_drawn_samples_goes_on(folder: Path, more: dict[str, Any]) -
     assert all(t % 2 for rows in whole for _, _, s, e, t in rows if s * 2 + e != 1)
 
 
-def test_a_state_of_other_weights_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_state_of_other_weights_is_refused(folder: Path, tmp_path: Path):
     weights = {"file": str(folder / "w.npz"), "key": "w", "use": "draw"}
     with AutoLoader(spec_of(folder, weights), **HOW) as loader:
         state = loader.state_dict()
@@ -142,7 +142,7 @@ def test_a_state_of_other_weights_is_refused(folder: Path, tmp_path: Path) -> No
 
 def test_a_resume_tells_of_other_weights_that_batches_have(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     spec = spec_of(folder, {"file": str(tmp_path / "w.npz"), "key": "w"})
     states: list[dict[str, Any]] = []
     for weight in (2.0, 2.0, 3.0):
@@ -155,7 +155,7 @@ def test_a_resume_tells_of_other_weights_that_batches_have(
 
 
 @pytest.mark.parametrize("first", [0, 3])
-def test_lerobot_knows_its_frames_by_index(tmp_path: Path, first: int) -> None:
+def test_lerobot_knows_its_frames_by_index(tmp_path: Path, first: int):
     path = LeRobotFiles(lengths=(12, 7)).write(tmp_path / "lero")
     weights, rows = np.ones(19), np.arange(19)[first:]
     weights[first:] = rows / 8
@@ -176,9 +176,7 @@ def test_lerobot_knows_its_frames_by_index(tmp_path: Path, first: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lerobot", "rlds"])
-def test_an_index_whose_first_step_nobody_knows_is_refused(
-    folder: Path, tmp_path: Path, kind: str
-) -> None:
+def test_an_index_whose_first_step_nobody_knows_is_refused(folder: Path, tmp_path: Path, kind: str):
     np.savez(tmp_path / "w.npz", episode=[0, 0, 0], index=[101, 102, 103], w=[1.0, 2.0, 3.0])
     path, camera = str(folder / "oak/1.0.0"), "observation/image"
     if kind == "lerobot":
@@ -193,7 +191,7 @@ def test_an_index_whose_first_step_nobody_knows_is_refused(
         AutoLoader(spec, **HOW)
 
 
-def test_hdf5_counts_episodes_over_all_files(tmp_path: Path) -> None:
+def test_hdf5_counts_episodes_over_all_files(tmp_path: Path):
     for name in "ab":
         write_robomimic(tmp_path / f"d/{name}.hdf5", {"demo_0": 5, "demo_1": 4})
     rows = [(e, t) for e, n in enumerate((5, 4, 5, 4)) for t in range(n)]
@@ -211,7 +209,7 @@ def test_hdf5_counts_episodes_over_all_files(tmp_path: Path) -> None:
             assert batch["sample_weight"].tolist() == wanted
 
 
-def test_progress_weighs_as_in_lerobot() -> None:
+def test_progress_weighs_as_in_lerobot():
     progress = np.array([0.0, 0.3, 0.305, 0.2, np.nan, 0.5, 0.5, 0.509])
     episode = np.array([0, 0, 0, 0, 0, 3, 3, 3])
     step = np.array([0, 1, 2, 3, 4, 0, 1, 2])
@@ -226,7 +224,7 @@ def test_progress_weighs_as_in_lerobot() -> None:
 @pytest.mark.parametrize("file", ["w.npz", "w.parquet"])
 def test_weights_by_progress_are_the_same_each_time_they_are_read(
     folder: Path, tmp_path: Path, file: str
-) -> None:
+):
     columns = {"episode": [0] * 9, "step": range(9), "progress_dense": np.linspace(0, 1, 9) ** 2}
     np.savez(tmp_path / "w.npz", **{name: np.asarray(one) for name, one in columns.items()})
     parquet.write_table(pa.table(columns), tmp_path / "w.parquet")
@@ -246,13 +244,13 @@ def test_weights_by_progress_are_the_same_each_time_they_are_read(
 )
 def test_a_wrong_weight_is_named_with_its_row(
     folder: Path, tmp_path: Path, values: list[float], said: str
-) -> None:
+):
     np.savez(tmp_path / "w.npz", episode=[0, 0, 0], step=[0, 1, 2], w=values)
     with pytest.raises(SourceError, match=said):
         AutoLoader(spec_of(folder, {"file": str(tmp_path / "w.npz"), "key": "w"}), **HOW)
 
 
-def test_files_that_cannot_serve_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_serve_are_refused(folder: Path, tmp_path: Path):
     np.savez(tmp_path / "bare.npz", w=[1.0], index=[0])
     np.savez(tmp_path / "twice.npz", episode=[0, 0], step=[1, 1], w=[1.0, 2.0])
     np.savez(tmp_path / "zero.npz", episode=[0], step=[1], w=[0.0])
@@ -283,16 +281,12 @@ def test_files_that_cannot_serve_are_refused(folder: Path, tmp_path: Path) -> No
         ({"sample": {"per_episode": 2}}, "sample.per_episode"),
     ],
 )
-def test_draws_refuse_by_name_what_draws_otherwise(
-    folder: Path, more: dict[str, Any], said: str
-) -> None:
+def test_draws_refuse_by_name_what_draws_otherwise(folder: Path, more: dict[str, Any], said: str):
     with pytest.raises(SpecError, match=said):
         spec_of(folder, {"file": str(folder / "w.npz"), "key": "w", "use": "draw"}, **more)
 
 
-def test_weights_that_are_written_anew_hold_for_the_next_loader_alone(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_weights_that_are_written_anew_hold_for_the_next_loader_alone(folder: Path, tmp_path: Path):
     def write(kept: int) -> None:
         step = np.arange(STEPS[2])
         weights = np.where(step == kept, 1.0, 0.0)
@@ -317,7 +311,7 @@ def test_weights_that_are_written_anew_hold_for_the_next_loader_alone(
         resolve_plain(before)
 
 
-def test_weights_of_zero_everywhere_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_weights_of_zero_everywhere_are_refused(folder: Path, tmp_path: Path):
     rows = [(e, t) for e, n in enumerate(STEPS) for t in range(n)]
     episode, step = np.array(rows).T
     np.savez(tmp_path / "w.npz", episode=episode, step=step, w=np.zeros(len(step)))

@@ -30,9 +30,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
 
 
 @given(schedules(), st.integers(0, 400))
-def test_counts_before_a_position_count_the_blocks_before_it(
-    schedule: Schedule, position: int
-) -> None:
+def test_counts_before_a_position_count_the_blocks_before_it(schedule: Schedule, position: int):
     before = schedule.blocks(0, position)
     counts = schedule.counts_before(position)
     assert counts.tolist() == np.bincount(before, minlength=len(counts)).tolist()
@@ -41,7 +39,7 @@ def test_counts_before_a_position_count_the_blocks_before_it(
 @given(WEIGHTS, st.data())
 def test_every_dataset_is_within_one_block_of_its_share_up_to_what_the_position_is_off(
     weights: list[float], data: st.DataObject
-) -> None:
+):
     n = len(weights)
     phases = data.draw(st.lists(st.floats(0, 1, exclude_max=True), min_size=n, max_size=n))
     position = data.draw(st.integers(1, 50_000))
@@ -65,7 +63,7 @@ def order(counts: list[int], block_length: int, *, passes: bool) -> MixtureOrder
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(any), st.integers(1, 7))
 def test_an_epoch_of_passes_deals_each_pass_exactly_and_then_again(
     counts: list[int], block_length: int
-) -> None:
+):
     sequence = BlockSequence(order(counts, block_length, passes=True))
     assert sequence.blocks_per_epoch is not None
     for epoch in range(2):

@@ -58,18 +58,18 @@ def page(place: Path) -> Follower:
 
 
 @pytest.mark.parametrize("number", range(len(STEPS)), ids=map(str, STEPS))
-def test_a_command_prints_what_the_page_shows(page: Follower, number: int) -> None:
+def test_a_command_prints_what_the_page_shows(page: Follower, number: int):
     printed, shown = page.printed(number), STEPS[number].shown
     if shown is not None:
         compared = [settled(text, of_the_host=OF_THE_HOST) for text in (printed, shown)]
         assert compared[0] == compared[1]
 
 
-def test_the_page_shows_what_is_printed_where_that_is_worth_a_look() -> None:
+def test_the_page_shows_what_is_printed_where_that_is_worth_a_look():
     assert len([step for step in STEPS if step.shown is not None]) == 5
 
 
-def test_the_job_was_requeued_and_went_on_to_the_end(page: Follower) -> None:
+def test_the_job_was_requeued_and_went_on_to_the_end(page: Follower):
     page.printed(TRAINING)
     saved = torch.load(page.place / "policy.pt", weights_only=True)
     assert saved["loader"]["batches"] == 60
@@ -80,7 +80,7 @@ def test_the_job_was_requeued_and_went_on_to_the_end(page: Follower) -> None:
     assert (page.place / "requeued").read_text() == "2\n"
 
 
-def test_the_installation_names_extras_that_there_are() -> None:
+def test_the_installation_names_extras_that_there_are():
     (asked,) = re.findall(r"autoloader-rlds\[([a-z,]+)\]", PAGE.read_text())
     extras = (ROOT / "pyproject.toml").read_text()
     for name in asked.split(","):
@@ -88,7 +88,7 @@ def test_the_installation_names_extras_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.sbatch")), ids=lambda path: path.name)
-def test_a_batch_script_is_sound_shell(script: Path) -> None:
+def test_a_batch_script_is_sound_shell(script: Path):
     subprocess.run(["bash", "-n", str(script)], check=True)
     lines = script.read_text().splitlines()
     assert lines[0] == "#!/bin/bash"

@@ -62,7 +62,7 @@ WRONG = [
 )
 def test_what_cannot_be_is_refused_with_its_path_and_what_to_do(
     said: dict[str, Any], path: str, what: str, remedy: str
-) -> None:
+):
     with pytest.raises(SpecError) as caught:
         PipelineSpec.from_mapping({**BASE, **said})
     assert caught.value.path == path
@@ -70,7 +70,7 @@ def test_what_cannot_be_is_refused_with_its_path_and_what_to_do(
     assert remedy in caught.value.remedy
 
 
-def test_a_spec_with_both_is_the_same_when_written_out_and_read_again() -> None:
+def test_a_spec_with_both_is_the_same_when_written_out_and_read_again():
     spec = PipelineSpec.from_mapping(
         {
             **BASE,
@@ -100,6 +100,6 @@ def test_a_spec_with_both_is_the_same_when_written_out_and_read_again() -> None:
     [("[:-1]", (True, True, False)), ("[1]", (False, True, False)), ([0, -1], (True, False, True)),
      (None, None)],
 )  # fmt: skip
-def test_dims_are_counted_in_the_datasets_own_columns(dims: Any, taken: Any) -> None:
+def test_dims_are_counted_in_the_datasets_own_columns(dims: Any, taken: Any):
     spec = PipelineSpec.from_mapping({**BASE, **action(dims=dims)})
     assert spec.normalize.action.mask(3) == taken

@@ -102,13 +102,13 @@ def refused(raw: dict[str, Any]) -> SpecError:
 
 
 @pytest.mark.parametrize("raw", [PLAIN, FULL], ids=["plain", "full"])
-def test_a_spec_written_out_and_read_again_is_the_same(raw: dict[str, Any]) -> None:
+def test_a_spec_written_out_and_read_again_is_the_same(raw: dict[str, Any]):
     spec = PipelineSpec.from_mapping(raw)
     plain = json.loads(json.dumps(spec.model_dump(mode="json")))
     assert PipelineSpec.from_mapping(plain) == spec
 
 
-def test_the_defaults_are_the_documented_ones() -> None:
+def test_the_defaults_are_the_documented_ones():
     spec = PipelineSpec.from_mapping(PLAIN)
     assert (spec.seed, spec.reader, spec.weights, spec.metadata) == (0, "auto", "explicit", "full")
     assert (spec.batch.size, spec.batch.drop_last) == (48, True)
@@ -123,7 +123,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (camera.size, camera.resize, camera.fit) == ((32, 48), "bilinear", "stretch")
 
 
-def test_a_weight_that_would_change_nothing_is_refused_with_what_to_do() -> None:
+def test_a_weight_that_would_change_nothing_is_refused_with_what_to_do():
     natural = PLAIN | {"weights": "natural"}
     error = refused(changed("datasets.0.weight", 2, natural))
     assert "datasets[bridge].weight: 2 changes nothing" in str(error)
@@ -133,7 +133,7 @@ def test_a_weight_that_would_change_nothing_is_refused_with_what_to_do() -> None
         assert spec.datasets[0].weight == weight
 
 
-def test_the_json_schema_names_every_block_and_describes_every_field() -> None:
+def test_the_json_schema_names_every_block_and_describes_every_field():
     schema = PipelineSpec.model_json_schema()
     json.dumps(schema)
     assert schema["additionalProperties"] is False
@@ -233,9 +233,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize(("place", "value", "path"), BAD_VALUES, ids=lambda v: str(v)[:40])
-def test_a_bad_value_is_refused_with_its_path_and_a_remedy(
-    place: str, value: Any, path: str
-) -> None:
+def test_a_bad_value_is_refused_with_its_path_and_a_remedy(place: str, value: Any, path: str):
     error = refused(changed(place, value))
     assert error.path == path
     assert path in error.what
@@ -249,16 +247,14 @@ def test_a_bad_value_is_refused_with_its_path_and_a_remedy(
         ({"chain": True, "block_length": 4}, "stream", "reader: stream"),
     ],
 )
-def test_chaining_is_refused_where_it_cannot_apply(
-    mixing: dict[str, Any], reader: str, words: str
-) -> None:
+def test_chaining_is_refused_where_it_cannot_apply(mixing: dict[str, Any], reader: str, words: str):
     error = refused({**copy.deepcopy(PLAIN), "mixing": mixing, "reader": reader})
     assert words in error.what
     assert "leave" in error.remedy
     assert "chain" in error.remedy
 
 
-def test_choose_that_would_owe_is_refused() -> None:
+def test_choose_that_would_owe_is_refused():
     mixing = {"strategy": "choose", "on_stall": "owe"}
     error = refused({**copy.deepcopy(PLAIN), "mixing": mixing})
     assert "choose waits" in error.what
@@ -275,9 +271,7 @@ def test_choose_that_would_owe_is_refused() -> None:
         ({"locality": {"windows": 4}}, "auto", "windows"),
     ],
 )
-def test_locality_is_refused_where_it_cannot_apply(
-    mixing: dict[str, Any], reader: str, words: str
-) -> None:
+def test_locality_is_refused_where_it_cannot_apply(mixing: dict[str, Any], reader: str, words: str):
     error = refused({**copy.deepcopy(PLAIN), "mixing": mixing, "reader": reader})
     assert words in str(error)
 
@@ -287,7 +281,7 @@ def test_locality_is_refused_where_it_cannot_apply(
     [({"frame_offsets": [0, 1]}, "frame_offsets"), ({"state_offsets": [0, 1]}, "state_offsets"),
      ({"action_horizon": 4}, "action_horizon"), ({"goal": "uniform"}, "goal")],
 )  # fmt: skip
-def test_shapes_must_agree_over_datasets(own: dict[str, Any], key: str) -> None:
+def test_shapes_must_agree_over_datasets(own: dict[str, Any], key: str):
     raw = copy.deepcopy(PLAIN)
     raw["datasets"].append({**raw["datasets"][0], "name": "other", "sample": own})
     error = refused(raw)
@@ -300,7 +294,7 @@ def test_shapes_must_agree_over_datasets(own: dict[str, Any], key: str) -> None:
     [({"tfds": "x:1.0.0"}, "both"), ({"path": None}, "neither"),
      ({"path": None, "tfds": "x:1.0.0"}, "data_dir")],
 )  # fmt: skip
-def test_a_dataset_lies_in_one_place(own: dict[str, Any], word: str) -> None:
+def test_a_dataset_lies_in_one_place(own: dict[str, Any], word: str):
     raw = copy.deepcopy(PLAIN)
     raw["datasets"][0].update(own)
     error = refused(raw)
@@ -325,7 +319,7 @@ cameras: {primary: {size: [8, 8]}}
 """
 
 
-def test_defaults_fill_what_a_dataset_leaves_out_and_mappings_merge(tmp_path: Path) -> None:
+def test_defaults_fill_what_a_dataset_leaves_out_and_mappings_merge(tmp_path: Path):
     text = (
         'defaults: {data_dir: oxe, weight: 2, language: words, split: {train: "train[:95%]", '
         "val: val}}" + DATASETS
@@ -339,9 +333,7 @@ def test_defaults_fill_what_a_dataset_leaves_out_and_mappings_merge(tmp_path: Pa
     assert c.data_dir == str(tmp_path / "oxe")
 
 
-def test_relative_paths_start_at_the_files_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_start_at_the_files_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write(tmp_path, "defaults: {data_dir: .}" + DATASETS)
     monkeypatch.chdir("/")
     a, b, _ = PipelineSpec.from_yaml(path).datasets
@@ -360,7 +352,7 @@ PLACES = sorted({place for place, _, _ in BAD_VALUES} | {"defaults", "defaults.n
 
 
 @given(st.sampled_from(PLACES), JUNK)
-def test_whatever_a_spec_says_the_answer_is_a_spec_or_a_spec_error(place: str, value: Any) -> None:
+def test_whatever_a_spec_says_the_answer_is_a_spec_or_a_spec_error(place: str, value: Any):
     remedy = "none needed"
     try:
         PipelineSpec.from_mapping(changed(place, value))
@@ -369,7 +361,7 @@ def test_whatever_a_spec_says_the_answer_is_a_spec_or_a_spec_error(place: str, v
     assert remedy
 
 
-def test_defaults_are_named_so_that_every_type_checker_sees_them() -> None:
+def test_defaults_are_named_so_that_every_type_checker_sees_them():
     """pyright takes ``Field(1)`` for a field without a default; ``Field(default=1)`` has one."""
     for path in Path(autoloader.spec.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -405,7 +397,7 @@ LINES = [
 @pytest.mark.parametrize(("old", "new", "told"), LINES, ids=lambda v: v[:20])
 def test_a_fault_of_a_file_is_told_with_the_file_and_the_line(
     tmp_path: Path, old: str, new: str, told: str
-) -> None:
+):
     assert FILE.count(old) == 1
     place = tmp_path / "mix.yaml"
     place.write_text(FILE.replace(old, new))
@@ -426,7 +418,7 @@ BLOCKS = (
 
 
 @pytest.mark.parametrize("place", BLOCKS)
-def test_what_is_no_block_is_refused_with_its_keys_or_an_example_that_holds(place: str) -> None:
+def test_what_is_no_block_is_refused_with_its_keys_or_an_example_that_holds(place: str):
     plain: dict[str, Any] = copy.deepcopy(PLAIN)
     plain["datasets"][0] |= {"action": "action", "language": "text", "images": {"primary": "image"}}
     *above, key = place.split(".")
@@ -453,7 +445,7 @@ def test_what_is_no_block_is_refused_with_its_keys_or_an_example_that_holds(plac
     PipelineSpec.from_mapping(plain)
 
 
-def test_a_spec_made_in_python_is_refused_in_the_same_words() -> None:
+def test_a_spec_made_in_python_is_refused_in_the_same_words():
     with pytest.raises(SpecError, match=r"datasets: \(\) lists no dataset") as caught:
         PipelineSpec(datasets=(), cameras=PipelineSpec.from_mapping(PLAIN).cameras)
     assert caught.value.path == "datasets"

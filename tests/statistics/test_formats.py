@@ -55,7 +55,7 @@ def octo_numbers(entry: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("layout", ["octo", "openvla"])
 def test_a_file_of_all_datasets_holds_what_octo_and_openvla_look_up(
     two: tuple[Written, Written], tmp_path: Path, layout: str
-) -> None:
+):
     spec = spec_of(*two, normalize=NORMALIZE)
     out = tmp_path / "dataset_statistics.json"
     assert run(spec, tmp_path, "--format", layout, "--out", str(out)) == 0
@@ -81,7 +81,7 @@ def test_a_file_of_all_datasets_holds_what_octo_and_openvla_look_up(
 
 def test_octos_file_of_one_dataset_is_what_its_loader_takes_and_names_none(
     two: tuple[Written, Written], tmp_path: Path
-) -> None:
+):
     out = tmp_path / "dataset_statistics.json"
     assert (
         run(spec_of(two[0], normalize=NORMALIZE), tmp_path, "--format", "octo", "--out", str(out))
@@ -103,7 +103,7 @@ def test_octos_file_of_one_dataset_is_what_its_loader_takes_and_names_none(
 )
 def test_a_file_that_has_a_dataset_under_another_of_its_names_is_found(
     here: str, there: str, two: tuple[Written, Written], tmp_path: Path
-) -> None:
+):
     own = statistics_of(spec_of(two[0]))
     document = {there: own["robot"].plain()}
     spec = spec_of(dataset_of(two[0], name=here))
@@ -115,7 +115,7 @@ def test_a_file_that_has_a_dataset_under_another_of_its_names_is_found(
 
 def test_openvla_has_zeros_where_a_dataset_has_no_proprio(
     two: tuple[Written, Written], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     dataset = dataset_of(two[0])
     del dataset["state"]
     assert run(spec_of(dataset), tmp_path, "--format", "openvla", "--json") == 0
@@ -126,7 +126,7 @@ def test_openvla_has_zeros_where_a_dataset_has_no_proprio(
 
 def test_openpi_has_a_file_for_each_robot_without_extremes(
     two: tuple[Written, Written], tmp_path: Path
-) -> None:
+):
     spec = spec_of(*two, normalize={**NORMALIZE, "group": {"franka": ["robot", "second"]}})
     assert run(spec, tmp_path, "--format", "openpi", "--out", str(tmp_path / "assets")) == 0
     assert [str(one.relative_to(tmp_path / "assets")) for one in tmp_path.rglob("*.json")] == [
@@ -145,7 +145,7 @@ def test_openpi_has_a_file_for_each_robot_without_extremes(
 
 def test_lerobot_has_features_with_counts_and_five_quantiles(
     two: tuple[Written, Written], tmp_path: Path
-) -> None:
+):
     spec = spec_of(*two)
     assert run(spec, tmp_path, "--format", "lerobot", "--out", str(tmp_path / "stats")) == 0
     found = statistics_of(spec)
@@ -172,7 +172,7 @@ def open_columns(written: Written) -> np.ndarray:
 @pytest.mark.parametrize("layout", FORMATS)
 def test_what_is_written_is_read_back_as_the_same_numbers(
     two: tuple[Written, Written], tmp_path: Path, layout: str
-) -> None:
+):
     own = spec_of(*two, normalize=NORMALIZE)
     by_folder = layout in ("openpi", "lerobot")
     out = tmp_path / ("folder" if by_folder else "statistics.json")
@@ -208,7 +208,7 @@ def given(tmp_path: Path, document: Any) -> str:
 
 def test_openpis_padded_columns_are_cut_and_its_file_holds_for_every_dataset(
     two: tuple[Written, Written], tmp_path: Path
-) -> None:
+):
     file = given(tmp_path, {"norm_stats": {"actions": PI, "state": PI}})
     how = {"action": {"method": "mean_std"}, "state": {"method": "mean_std"}, "statistics": file}
     spec = spec_of(*two, normalize=how)
@@ -237,7 +237,7 @@ NUMBERS = {key: [1.0, 2.0] for key in ("mean", "std", "min", "max")}
 )
 def test_cache_files_configs_and_names_of_groups_are_read(
     two: tuple[Written, Written], tmp_path: Path, document: Any, centre: list[float]
-) -> None:
+):
     file = given(tmp_path, document)
     how = {"action": {"method": "mean_std"}, "statistics": file, "group": {"franka": ["robot"]}}
     found = statistics_of(spec_of(two[0], normalize=how))
@@ -258,7 +258,7 @@ def test_cache_files_configs_and_names_of_groups_are_read(
 )  # fmt: skip
 def test_what_a_file_lacks_is_told_with_a_remedy(
     two: tuple[Written, Written], tmp_path: Path, document: Any, method: str, words: str
-) -> None:
+):
     how = {"action": {"method": method}, "statistics": given(tmp_path, document)}
     with pytest.raises(SpecError, match=words) as caught:
         plan_loader(spec_of(two[0], normalize=how), ram_floor=0, probe_only=True)
@@ -275,7 +275,7 @@ def test_what_a_file_lacks_is_told_with_a_remedy(
 )
 def test_a_layout_that_cannot_be_written_is_refused(
     two: tuple[Written, Written], tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...], words: str,
-) -> None:  # fmt: skip
+    arguments: tuple[str, ...], words: str
+):  # fmt: skip
     assert run(spec_of(*two), tmp_path, *arguments) == 2
     assert words in capsys.readouterr().err

@@ -89,7 +89,7 @@ def plain_rows(
 )
 def test_statistics_of_samples_are_those_of_a_plain_pass(
     written: Written, start: int, horizon: int, reduce: str, edges: str
-) -> None:
+):
     sample = {"action_start": start, "action_horizon": horizon, "action_reduce": reduce,
               "edges": {"start": edges, "end": edges}}  # fmt: skip
     found = statistics_of(spec_of(written, sample=sample, normalize=OF_SAMPLES))
@@ -108,7 +108,7 @@ def test_statistics_of_samples_are_those_of_a_plain_pass(
     assert found["robot"].trajectories == 5
 
 
-def test_statistics_of_samples_are_of_what_rules_keep(written: Written, tmp_path: Path) -> None:
+def test_statistics_of_samples_are_of_what_rules_keep(written: Written, tmp_path: Path):
     file, key = tmp_path / "keep.json", "{episode_metadata/name}"
 
     def found(ranges: dict[str, Any]) -> Any:
@@ -178,7 +178,7 @@ def sample(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
 def test_every_reader_normalises_alike_and_leaves_padding_zero(
     written: Written, sample: dict[str, Any], reader: str
-) -> None:
+):
     top: dict[str, Any] = {
         "sample": sample,
         "pad_to": {"action": 4, "state": 5},
@@ -207,9 +207,7 @@ def test_every_reader_normalises_alike_and_leaves_padding_zero(
         np.testing.assert_array_equal(got["action"][..., 1], raw[place]["action"][..., 1])
 
 
-def test_the_child_normalises_as_the_thread_does_and_the_loader_says_by_what(
-    written: Written,
-) -> None:
+def test_the_child_normalises_as_the_thread_does_and_the_loader_says_by_what(written: Written):
     spec = spec_of(written, normalize=NORMALIZE, mixing={"epoch": "pass"}, reader="indexed")
     with AutoLoader(spec, ram_floor=0, output="numpy") as loader:
         batch = next(iter(loader))
@@ -229,7 +227,7 @@ def test_the_child_normalises_as_the_thread_does_and_the_loader_says_by_what(
 
 def test_statistics_are_computed_once_and_again_when_something_changes(
     written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     computed = []
     real = statistics.dataset_rows
 
@@ -253,7 +251,7 @@ def test_statistics_are_computed_once_and_again_when_something_changes(
     assert len(computed) == 4
 
 
-def test_entries_over_the_same_files_have_the_same_statistics(written: Written) -> None:
+def test_entries_over_the_same_files_have_the_same_statistics(written: Written):
     twice = [dataset_of(written, name=name, sample={"action_start": at}) for name, at in
              (("near", 0), ("far", 3))]  # fmt: skip
     found = statistics_of(spec_of(*twice, normalize=NORMALIZE))
@@ -262,14 +260,14 @@ def test_entries_over_the_same_files_have_the_same_statistics(written: Written) 
     assert alone == {written.name: found["near"]}
 
 
-def test_validation_is_normalised_by_what_was_trained_on(written: Written) -> None:
+def test_validation_is_normalised_by_what_was_trained_on(written: Written):
     dataset = {"split": {"train": "train[:3]", "val": "train[3:]"}}
     spec = spec_of({**spec_of(written).datasets[0].model_dump(), **dataset})
     assert statistics_of(spec, "val") == statistics_of(spec, "train")
     assert statistics_of(spec, "val") != statistics_of(spec_of(written))
 
 
-def test_a_written_file_is_used_as_it_is(written: Written, tmp_path: Path, cli: Cli) -> None:
+def test_a_written_file_is_used_as_it_is(written: Written, tmp_path: Path, cli: Cli):
     import yaml
 
     plain = spec_of(written, normalize=NORMALIZE).model_dump(mode="json", exclude_none=True)
@@ -310,7 +308,7 @@ def test_a_written_file_is_used_as_it_is(written: Written, tmp_path: Path, cli: 
 )  # fmt: skip
 def test_a_file_that_does_not_fit_is_refused(
     written: Written, tmp_path: Path, document: str, words: str
-) -> None:
+):
     file = tmp_path / "given.json"
     file.write_text(document)
     spec = spec_of(written, normalize={"action": {"method": "mean_std"}, "statistics": str(file)})
@@ -363,7 +361,7 @@ def upstream(x: np.ndarray, found: Any, how: dict[str, Any], mask: list[bool]) -
 
 @pytest.mark.parametrize("arithmetic", ["autoloader", "octo", "lerobot", "gr00t", "gr00t_n16"])
 @pytest.mark.parametrize("method", ["q01_q99", "min_max", "mean_std"])
-def test_columns_of_a_tiny_range_stay_finite(method: str, arithmetic: str) -> None:
+def test_columns_of_a_tiny_range_stay_finite(method: str, arithmetic: str):
     names = ("mean", "std", "min", "max", "q01", "q99")
     values = np.array([[[0.0, -1.0], [1e-39, 1.0]]], np.float32)
     columns = zip((5e-40, 5e-40, 0, 1e-39, 0, 1e-39), (0, 1, -1, 1, -1, 1), strict=True)
@@ -392,7 +390,7 @@ def test_constant_and_nearly_constant_columns_are_what_each_project_makes_of_the
     method: str,
     reader: str,
     tmp_path: Path,
-) -> None:
+):
     how = {"method": method, "clip": method != "mean_std", "arithmetic": project}
     normalize = {"action": {**how, "dims": "[:-1]"}, "state": how}
     spec = spec_of(nearly, **A_PASS, reader=reader, normalize=normalize)
@@ -418,7 +416,7 @@ def test_constant_and_nearly_constant_columns_are_what_each_project_makes_of_the
 
 def test_a_dataset_has_its_own_columns_to_normalise_over_those_of_the_mixture(
     written: Written, tmp_path: Path
-) -> None:
+):
     other = write_dataset(tmp_path / "other", [[uneven(3, 9)]], name="other")
     own = dataset_of(other, normalize={"action": {"dims": [1]}, "state": {"dims": "[:]"}})
     spec = spec_of(written, own, normalize={"action": {"method": "mean_std", "dims": "[:-1]"}})
@@ -440,7 +438,7 @@ def test_a_dataset_has_its_own_columns_to_normalise_over_those_of_the_mixture(
 
 def test_recorded_statistics_are_of_every_step_of_all_splits_and_so_are_sizes(
     written: Written, tmp_path: Path
-) -> None:
+):
     two = write_dataset(tmp_path / "two", [[uneven(1, 10)]], name="two")
 
     def shares(of: str) -> tuple[int, float]:

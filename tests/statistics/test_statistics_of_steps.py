@@ -99,7 +99,7 @@ def test_every_step_of_the_episodes_that_filters_leave_counts_once(
     horizon: int,
     start: int,
     edges: str,
-) -> None:
+):
     ranges = {str(n): [[a, max(a, b)] for a, b in spans] for n, spans in kept.items()}
     file = tmp_path_factory.mktemp("keep") / "keep.json"
     file.write_text(json.dumps(ranges))
@@ -128,7 +128,7 @@ def test_every_step_of_the_episodes_that_filters_leave_counts_once(
         assert_of(getattr(found, field), rows)
 
 
-def test_an_episode_that_windows_leave_nothing_of_still_counts(written: Written) -> None:
+def test_an_episode_that_windows_leave_nothing_of_still_counts(written: Written):
     sample = {"action_horizon": 10, "edges": {"start": "drop", "end": "drop"}}
     found = statistics(written, sample=sample)["robot"]
     assert_of(found.action, np.concatenate([values_of(number)["action"] for number in range(5)]))
@@ -136,9 +136,7 @@ def test_an_episode_that_windows_leave_nothing_of_still_counts(written: Written)
 
 
 @pytest.mark.parametrize("own", [{"action_reduce": "sum"}, {"action_relative_to_state": [0]}])
-def test_an_action_that_hangs_on_t_is_counted_by_samples(
-    written: Written, own: dict[str, Any]
-) -> None:
+def test_an_action_that_hangs_on_t_is_counted_by_samples(written: Written, own: dict[str, Any]):
     top = {"sample": {"action_horizon": 3, **own}}
     how = {"action": {"method": "q01_q99"}}
     steps = statistics(written, **top, normalize={**how, "statistics_of": "steps"})["robot"]
@@ -149,7 +147,7 @@ def test_an_action_that_hangs_on_t_is_counted_by_samples(
 
 def test_datasets_of_a_group_share_the_statistics_of_all_their_rows(
     written: Written, second: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     normalize = {"action": {"method": "q01_q99"}, "group": {"arms": ["robot", "second"]}}
     alone = dataset_of(second, name="alone")
     found = statistics(written, second, alone, normalize=normalize)
@@ -163,7 +161,7 @@ def test_datasets_of_a_group_share_the_statistics_of_all_their_rows(
     assert statistics_of(spec, cached_only=True) == found
 
 
-def test_a_group_of_different_widths_is_refused(written: Written, second: Written) -> None:
+def test_a_group_of_different_widths_is_refused(written: Written, second: Written):
     normalize = {"action": {"method": "q01_q99"}, "group": {"arms": ["robot", "second"]}}
     wide = dataset_of(second, action=["action", {"zeros": 1}])
     with pytest.raises(
@@ -183,13 +181,13 @@ def test_a_group_of_different_widths_is_refused(written: Written, second: Writte
 )
 def test_a_group_that_cannot_be_is_refused(
     written: Written, second: Written, group: dict[str, Any], words: str
-) -> None:
+):
     normalize = {"action": {"method": "q01_q99"}, "group": group}
     with pytest.raises(SpecError, match=words):
         spec_of(written, second, normalize=normalize)
 
 
-def test_a_feature_of_numbers_is_counted_as_the_field_expression_gives_it(tmp_path: Path) -> None:
+def test_a_feature_of_numbers_is_counted_as_the_field_expression_gives_it(tmp_path: Path):
     written = write_dataset(tmp_path, [[record(1)]], features=FEATURES)
     action = {"path": "action[:1]", "ops": [{"clip": [0, 1]}, "invert"]}
     found = statistics(dataset_of(written, action=[action]))["robot"]

@@ -56,7 +56,7 @@ def measure(knobs: Knobs, **_: Any) -> TrialResult:
 
 
 @needs_second_user
-def test_a_lock_that_a_stranger_made_first_in_a_shared_folder_holds_no_study(shared: Path) -> None:
+def test_a_lock_that_a_stranger_made_first_in_a_shared_folder_holds_no_study(shared: Path):
     foreign = shared / f"autoloader-tune-{os.getuid()}.lock"
     with stranger(HOLDS, str(foreign)):
         turns = by_turns(measure, ManualClock(), 60.0)
@@ -64,7 +64,7 @@ def test_a_lock_that_a_stranger_made_first_in_a_shared_folder_holds_no_study(sha
 
 
 @needs_second_user
-def test_a_runtime_folder_that_a_stranger_made_first_is_gone_around(shared: Path) -> None:
+def test_a_runtime_folder_that_a_stranger_made_first_is_gone_around(shared: Path):
     assert runtime_folder() == shared / f"autoloader-{os.geteuid()}"
     with stranger(MAKES, str(shared / f"autoloader-{os.geteuid()}")):
         mine = own_folder(runtime_folder())
@@ -76,7 +76,7 @@ def test_a_runtime_folder_that_a_stranger_made_first_is_gone_around(shared: Path
 
 
 @needs_second_user
-def test_a_demo_whose_lock_a_stranger_holds_is_refused_at_once(shared: Path) -> None:
+def test_a_demo_whose_lock_a_stranger_holds_is_refused_at_once(shared: Path):
     with (
         stranger(HOLDS, str(shared / ".demo.lock")),
         pytest.raises(SourceError, match=f"belongs to user {STRANGER}"),
@@ -85,7 +85,7 @@ def test_a_demo_whose_lock_a_stranger_holds_is_refused_at_once(shared: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "second name", "writable"])
-def test_what_is_no_file_of_this_user_alone_is_not_opened(kind: str, tmp_path: Path) -> None:
+def test_what_is_no_file_of_this_user_alone_is_not_opened(kind: str, tmp_path: Path):
     path, other = tmp_path / "lock", tmp_path / "precious"
     other.write_text("precious")
     other.chmod(0o600)
@@ -105,7 +105,7 @@ def test_what_is_no_file_of_this_user_alone_is_not_opened(kind: str, tmp_path: P
     assert other.read_text() == "precious"
 
 
-def test_a_wait_for_a_lock_names_its_holder_and_ends(tmp_path: Path) -> None:
+def test_a_wait_for_a_lock_names_its_holder_and_ends(tmp_path: Path):
     path, clock = tmp_path / "lock", ManualClock()
     said: list[str] = []
     wait = Waiting("this test", 60.0, say=said.append, now_s=clock.now_s, sleep=clock.sleep)
@@ -122,9 +122,7 @@ def test_a_wait_for_a_lock_names_its_holder_and_ends(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_whose_file_was_removed_by_its_holder_is_taken_under_its_name(
-    tmp_path: Path,
-) -> None:
+def test_a_lock_whose_file_was_removed_by_its_holder_is_taken_under_its_name(tmp_path: Path):
     path = tmp_path / "lock"
 
     def gone(_: str) -> None:
@@ -139,7 +137,7 @@ def test_a_lock_whose_file_was_removed_by_its_holder_is_taken_under_its_name(
 
 def test_a_study_that_waits_for_its_turn_says_for_whom_and_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     lock = tmp_path / "lock"
     with caplog.at_level(logging.WARNING), locked(lock, lambda _: pytest.fail("nobody holds it")):
         waiting = by_turns(measure, ManualClock(), 60.0, lock)

@@ -50,7 +50,7 @@ def hostile(tmp_path: Path) -> Path:
 )
 def test_the_working_directory_comes_last_and_only_where_it_was(
     entries: list[str], expected: list[str]
-) -> None:
+):
     last = ["/here", "/script"]
     assert ordered_path(entries, standard_library="/std", last=last) == expected
 
@@ -65,7 +65,7 @@ def started(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("python_path", ["", "{}:"])
 def test_nothing_in_the_working_directory_runs(
     module: str, python_path: str, hostile: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.chdir(hostile)
     monkeypatch.setenv("PYTHONPATH", python_path.format(hostile))
     monkeypatch.setattr(sys, "path", ["", *sys.path])
@@ -76,7 +76,7 @@ def test_nothing_in_the_working_directory_runs(
 
 def test_a_process_started_in_a_folder_that_is_gone_has_an_import_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -86,7 +86,7 @@ def test_a_process_started_in_a_folder_that_is_gone_has_an_import_path(
     assert "PYTHONPATH" in environment()
 
 
-def test_a_loader_runs_in_a_folder_full_of_shadows(tmp_path: Path, hostile: Path) -> None:
+def test_a_loader_runs_in_a_folder_full_of_shadows(tmp_path: Path, hostile: Path):
     """A stream, for TensorFlow in the child; the trainer itself looks there last."""
     code = textwrap.dedent(
         """
@@ -105,7 +105,7 @@ def test_a_loader_runs_in_a_folder_full_of_shadows(tmp_path: Path, hostile: Path
     assert not (hostile / "ran").exists()
 
 
-def test_arguments_and_environment_arrive_and_nothing_else_does(tmp_path: Path) -> None:
+def test_arguments_and_environment_arrive_and_nothing_else_does(tmp_path: Path):
     (tmp_path / "say.py").write_text(
         "import json, os, sys; print(json.dumps([sys.argv, dict(os.environ)]))"
     )
@@ -130,13 +130,13 @@ def test_arguments_and_environment_arrive_and_nothing_else_does(tmp_path: Path) 
 )
 def test_a_process_copies_frames_past_the_caches_and_as_the_user_says(
     own: str, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("GLIBC_TUNABLES", own)
     assert environment()["GLIBC_TUNABLES"] == expected
     assert environment(GLIBC_TUNABLES="")["GLIBC_TUNABLES"] == ""
 
 
-def test_a_python_that_cannot_be_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_cannot_be_run_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "executable", __file__)
     with pytest.raises(WorkerError, match="Permission denied") as caught:
         start("autoloader.process.worker")

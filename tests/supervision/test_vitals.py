@@ -56,12 +56,12 @@ def kind(*threads: tuple[ThreadVitals, ThreadVitals]) -> Kind:
 )
 def test_a_piece_of_silence_is_put_down_to_one_kind(
     state: str, cpu_s: float, delay_s: float, slices: int, expected: Kind
-) -> None:
+):
     now = ThreadVitals(state, 1.0 + cpu_s, 1.0 + delay_s, 100 + slices)
     assert kind((SLEEPS, now)) is expected
 
 
-def test_what_cannot_be_seen_is_unknown() -> None:
+def test_what_cannot_be_seen_is_unknown():
     assert kind_of(Vitals(1.0, {}), Vitals(2.0, {})) is Kind.UNKNOWN
 
 
@@ -84,12 +84,12 @@ def verdict(state: str, cpu_ratio: float, seconds: int) -> str:
 )
 def test_every_other_kind_ends_in_a_verdict(
     state: str, cpu_ratio: float, least_s: float, words: str
-) -> None:
+):
     assert verdict(state, cpu_ratio, int(least_s) - 1) == ""
     assert words in verdict(state, cpu_ratio, int(least_s))
 
 
-def test_a_stop_and_a_dead_lock_are_found_in_thirty_seconds() -> None:
+def test_a_stop_and_a_dead_lock_are_found_in_thirty_seconds():
     assert LIMITS_S[Kind.STOPPED] <= 20
     assert LIMITS_S[Kind.IDLE] <= 25
 
@@ -127,7 +127,7 @@ def kinds(*pids: int, pieces: int = 2) -> list[set[Kind]]:
     return found
 
 
-def test_a_real_process_that_is_stopped_and_goes_on() -> None:
+def test_a_real_process_that_is_stopped_and_goes_on():
     with running(SPIN) as (pid,):
         os.kill(pid, signal.SIGSTOP)
         time.sleep(0.2)
@@ -137,20 +137,20 @@ def test_a_real_process_that_is_stopped_and_goes_on() -> None:
         assert found <= {Kind.COMPUTING, Kind.STARVED}
 
 
-def test_a_process_that_has_ended_and_was_not_waited_for_does_not_wait_in_the_kernel() -> None:
+def test_a_process_that_has_ended_and_was_not_waited_for_does_not_wait_in_the_kernel():
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert {one.state for one in read_vitals(process.pid).threads.values()} == {"Z"}
         assert not waits_in_kernel(process.pid)
 
 
-def test_a_process_that_is_gone_cannot_be_seen() -> None:
+def test_a_process_that_is_gone_cannot_be_seen():
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])
     process.wait()
     assert read_vitals(process.pid).threads == {}
 
 
-def test_of_what_a_process_prints_for_days_the_end_alone_takes_memory() -> None:
+def test_of_what_a_process_prints_for_days_the_end_alone_takes_memory():
     one = Supervisor("one", "nothing.is.started", remedy="none")
     for number in range(3):
         os.write(one._log, b"x" * 2**20 + b"\nline %d\n" % number)

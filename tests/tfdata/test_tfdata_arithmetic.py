@@ -48,7 +48,7 @@ def test_windows_and_their_sums_are_those_of_numpy(
     width: int,
     wider: int,
     seed: int,
-) -> None:
+):
     sample = SampleSpec.model_validate({"edges": {"start": start, "end": end}})
     places = np.array([one for one in t if one < steps], dtype=np.int64)
     around = np.array(offsets, dtype=np.int64)
@@ -98,7 +98,7 @@ def test_field_expressions_are_those_of_numpy(
     constants: int,
     value: float,
     seed: int,
-) -> None:
+):
     rng = np.random.default_rng(seed)
     columns = {name: rng.normal(size=(steps, 3)).astype(np.float32) for name in ("a", "b")}
     if steps:
@@ -131,7 +131,7 @@ def scene(height: int, width: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [(60, 80), (32, 32), (90, 150), (45, 100)])
 def test_kernels_decode_resize_and_fit_as_the_pool_does(
     fit: str, resize: str, size: tuple[int, int]
-) -> None:
+):
     camera = CameraSpec.model_validate({"size": size, "fit": fit, "resize": resize})
     jpeg = bytes(simplejpeg.encode_jpeg(scene(60, 80), quality=90))
     png = bytes(cv2.imencode(".png", scene(60, 80)[..., ::-1])[1])
@@ -159,7 +159,7 @@ side = st.integers(1, 20) | st.integers(1, 300)
 )
 def test_kernels_resize_and_fit_as_the_pool_does_within_one_level(
     height: int, width: int, size: tuple[int, int], fit: str, resize: str
-) -> None:
+):
     camera = CameraSpec.model_validate({"size": size, "fit": fit, "resize": resize})
     picture = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     wanted = np.empty((*size, 3), np.uint8)
@@ -172,9 +172,7 @@ def test_kernels_resize_and_fit_as_the_pool_does_within_one_level(
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["PNG", "JPEG"])
-def test_kernels_and_the_pool_turn_no_picture_by_its_orientation(
-    kind: str, orientation: int
-) -> None:
+def test_kernels_and_the_pool_turn_no_picture_by_its_orientation(kind: str, orientation: int):
     exif = Image.Exif()
     exif[0x0112] = orientation
     buffer = io.BytesIO()

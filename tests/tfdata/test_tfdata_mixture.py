@@ -213,7 +213,7 @@ def assert_equal(found: dict[Any, Sample], wanted: dict[Any, Sample]) -> None:
 @pytest.mark.parametrize("changes", SAMPLES.values(), ids=SAMPLES.keys())
 def test_one_pass_has_the_samples_of_a_loader_with_their_values(
     odd_mixture: dict[str, Any], changes: dict[str, Any]
-) -> None:
+):
     every = odd_mixture["datasets"]
     names = changes.get("datasets", [one["name"] for one in every])
     chosen = {"datasets": [one for one in every if one["name"] in names]}
@@ -224,7 +224,7 @@ def test_one_pass_has_the_samples_of_a_loader_with_their_values(
 
 def test_batches_hold_the_samples_in_their_order_with_the_shapes_of_a_loaders(
     odd_mixture: dict[str, Any],
-) -> None:
+):
     spec = spec_of(odd_mixture, datasets=odd_mixture["datasets"][:2])
     samples = list(as_dataset(spec).take(14).as_numpy_iterator())
     batches = list(as_dataset(spec, batched=True).take(2).as_numpy_iterator())
@@ -241,7 +241,7 @@ def test_batches_hold_the_samples_in_their_order_with_the_shapes_of_a_loaders(
 @pytest.mark.parametrize("strategy", ["python", "choose"])
 def test_turns_are_those_of_the_schedule_and_passes_follow_each_other(
     lean_mixture: dict[str, Any], strategy: str
-) -> None:
+):
     mixing = {"strategy": strategy, "block_length": 3, "epoch": "forever"}
     spec = spec_of(lean_mixture, mixing=mixing)
     with opened(spec) as loader:
@@ -259,7 +259,7 @@ def test_turns_are_those_of_the_schedule_and_passes_follow_each_other(
         assert passes == [number // size for number in range(len(passes))]
 
 
-def test_shards_are_disjoint_and_together_a_pass(lean_mixture: dict[str, Any]) -> None:
+def test_shards_are_disjoint_and_together_a_pass(lean_mixture: dict[str, Any]):
     spec = spec_of(lean_mixture, datasets=lean_mixture["datasets"][:2])
     parts = [of_a_dataset(as_dataset(spec, passes=1, shard=(2, which))) for which in (0, 1)]
     assert sorted(of_a_loader(spec)) == sorted([*parts[0], *parts[1]])
@@ -267,7 +267,7 @@ def test_shards_are_disjoint_and_together_a_pass(lean_mixture: dict[str, Any]) -
     assert parts[1]
 
 
-def test_what_cannot_be_is_refused(lean_mixture: dict[str, Any]) -> None:
+def test_what_cannot_be_is_refused(lean_mixture: dict[str, Any]):
     with pytest.raises(UsageError, match="passes=0"):
         as_dataset(spec_of(lean_mixture), passes=0)
     with pytest.raises(KnobError, match="num_parallel_calls"):
@@ -276,7 +276,7 @@ def test_what_cannot_be_is_refused(lean_mixture: dict[str, Any]) -> None:
         as_dataset(spec_of(lean_mixture), split="nowhere")
 
 
-def test_a_broken_record_is_tensorflows_error_and_what_is_whole_can_be_had(tmp_path: Path) -> None:
+def test_a_broken_record_is_tensorflows_error_and_what_is_whole_can_be_had(tmp_path: Path):
     written = files.write_dataset(tmp_path, [[files.episode(e, 4) for e in range(4)]] * 2, name="a")
     written.break_payload(0, 2)
     spec = PipelineSpec.from_mapping(
@@ -307,6 +307,6 @@ else:
 """
 
 
-def test_importing_it_leaves_the_programs_tensorflow_as_it_is(warm_python: Path) -> None:
+def test_importing_it_leaves_the_programs_tensorflow_as_it_is(warm_python: Path):
     done = ran(warm_python, "-c", IMPORTS)
     assert done.stdout.splitlines() == ["and in the loader's own process:", "hidden", "set"]

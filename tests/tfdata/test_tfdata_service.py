@@ -77,7 +77,7 @@ def places(elements: list[dict[str, Any]]) -> Counter[tuple[int, ...]]:
 @pytest.mark.parametrize("strategy", ["python", "sample"])
 def test_dynamic_sharding_gives_each_sample_of_the_passes_once(
     spec: PipelineSpec, dispatcher: str, strategy: str
-) -> None:
+):
     mixing = spec.mixing.model_copy(update={"strategy": strategy})
     dataset = as_dataset(spec.model_copy(update={"mixing": mixing}), passes=2)
     found = places(distributed(dataset, dispatcher, service.ShardingPolicy.DYNAMIC))
@@ -85,9 +85,7 @@ def test_dynamic_sharding_gives_each_sample_of_the_passes_once(
     assert len(found) == 2 * SAMPLES
 
 
-def test_batches_made_by_the_workers_hold_each_sample_once(
-    spec: PipelineSpec, dispatcher: str
-) -> None:
+def test_batches_made_by_the_workers_hold_each_sample_once(spec: PipelineSpec, dispatcher: str):
     dataset = as_dataset(spec, passes=1, batched=True)
     batches = distributed(dataset, dispatcher, service.ShardingPolicy.DYNAMIC)
     rows = Counter(tuple(row) for one in batches for row in one["provenance"].tolist())
@@ -96,7 +94,7 @@ def test_batches_made_by_the_workers_hold_each_sample_once(
 
 def test_a_hint_deals_the_files_to_the_workers_that_the_dispatcher_knows(
     spec: PipelineSpec, dispatcher: str
-) -> None:
+):
     dataset = as_dataset(spec, passes=2, shard=(HINT, HINT))
     found = places(distributed(dataset, dispatcher, service.ShardingPolicy.HINT))
     assert found == places(list(as_dataset(spec, passes=2).as_numpy_iterator()))

@@ -19,7 +19,7 @@ from autoloader import AutoLoader
 from autoloader.telemetry.statistics import Statistics
 
 
-def test_top_shows_a_running_loader_once(running: AutoLoader, look: Look, cli: Cli) -> None:
+def test_top_shows_a_running_loader_once(running: AutoLoader, look: Look, cli: Cli):
     moment = look(lambda one: one.limited_by != "")
     shown = cli("top", "--once").out
     assert moment.run in shown
@@ -27,21 +27,21 @@ def test_top_shows_a_running_loader_once(running: AutoLoader, look: Look, cli: C
     assert "the loader costs you" in shown
 
 
-def test_top_tells_scripts_what_a_snapshot_holds(look: Look, cli: Cli) -> None:
+def test_top_tells_scripts_what_a_snapshot_holds(look: Look, cli: Cli):
     moment = look(lambda one: one.phase == "running")
     for name in (moment.run, moment.run[:-3], str(moment.worker_pid), str(os.getpid())):
         (told,) = cli.json("top", name)["runs"]
         assert Statistics.from_dict(told).run == moment.run
 
 
-def test_a_run_that_is_not_there_is_refused_with_those_that_are(look: Look, cli: Cli) -> None:
+def test_a_run_that_is_not_there_is_refused_with_those_that_are(look: Look, cli: Cli):
     moment = look(lambda one: True)
     error = cli.json("top", "another", code=2)["error"]
     assert "no running loader is called 'another'" in error["what"]
     assert moment.run in error["what"]
 
 
-def test_top_follows_a_run_in_a_terminal_and_leaves_it_as_it_was(look: Look) -> None:
+def test_top_follows_a_run_in_a_terminal_and_leaves_it_as_it_was(look: Look):
     moment = look(lambda one: one.phase == "running")
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

@@ -49,7 +49,7 @@ def no_logging_set_up() -> Iterator[Ear]:
         yield ear
 
 
-def test_a_long_block_says_what_it_does_where_no_logging_is_set_up(soon: None) -> None:
+def test_a_long_block_says_what_it_does_where_no_logging_is_set_up(soon: None):
     with no_logging_set_up() as ear, progress.told("planning the run"):
         progress.doing("reading the metadata of bridge (3 of 29)")
         ear.heard.clear()
@@ -59,7 +59,7 @@ def test_a_long_block_says_what_it_does_where_no_logging_is_set_up(soon: None) -
     assert progress.current() == ""
 
 
-def test_a_block_that_is_soon_over_says_nothing_and_leaves_no_thread() -> None:
+def test_a_block_that_is_soon_over_says_nothing_and_leaves_no_thread():
     before = threading.active_count()
     with no_logging_set_up() as ear, progress.told("planning the run"):
         pass
@@ -67,7 +67,7 @@ def test_a_block_that_is_soon_over_says_nothing_and_leaves_no_thread() -> None:
     assert threading.active_count() == before
 
 
-def test_progress_can_be_silenced(soon: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_can_be_silenced(soon: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("AUTOLOADER_PROGRESS", "off")
     with no_logging_set_up() as ear:
         progress.say("waiting")
@@ -87,9 +87,7 @@ def test_progress_can_be_silenced(soon: None, monkeypatch: pytest.MonkeyPatch) -
         ),
     ],
 )
-def test_what_is_waited_for_is_said_as_the_loader_tells_it(
-    changed: dict[str, object], words: str
-) -> None:
+def test_what_is_waited_for_is_said_as_the_loader_tells_it(changed: dict[str, object], words: str):
     assert wait_words(a_moment(at_s=100.0, **changed), 101.0) == words
     assert wait_words(None, 101.0) == "the loader's process starts"
     silent = wait_words(a_moment(at_s=100.0, worker_pid=7), 104.0)

@@ -30,13 +30,13 @@ def a_crowd() -> Statistics:
 
 
 @pytest.mark.parametrize("width", [80, 40, 200])
-def test_a_frame_fits_and_fills_its_room(width: int) -> None:
+def test_a_frame_fits_and_fills_its_room(width: int):
     lines = lines_of(a_crowd(), frame=Frame(width, 24, NOW))
     assert len(lines) == 24
     assert max(map(len, lines)) <= width
 
 
-def test_ranks_are_shown_worst_wait_first() -> None:
+def test_ranks_are_shown_worst_wait_first():
     group = [
         a_moment(rank=n, world_size=4, wait_ratio=wait, batches=7)
         for n, wait in enumerate((0.1, 0.4, 0.2, 0.3))
@@ -45,7 +45,7 @@ def test_ranks_are_shown_worst_wait_first() -> None:
     assert [line[0] for line in lines if " of 4 " in line] == ["1", "3", "2", "0"]
 
 
-def test_a_loader_whose_process_stands_still_is_called_silent() -> None:
+def test_a_loader_whose_process_stands_still_is_called_silent():
     frame = Frame(80, 24, NOW + 60)
     assert "silent for 60 s: its process does not run" in lines_of(a_moment(), frame=frame)
 
@@ -83,7 +83,7 @@ def test_a_loader_whose_process_stands_still_is_called_silent() -> None:
         ),
     ],
 )
-def test_what_limits_a_run_is_one_sentence(changed: dict[str, object], words: str) -> None:
+def test_what_limits_a_run_is_one_sentence(changed: dict[str, object], words: str):
     assert limit_words(a_moment(**changed)) == words
 
 
@@ -96,11 +96,11 @@ def test_what_limits_a_run_is_one_sentence(changed: dict[str, object], words: st
         (1.0, "the loader costs you nearly all of the time: training only waits"),
     ],
 )
-def test_what_the_loader_costs_is_one_sentence(waits: float | None, words: str) -> None:
+def test_what_the_loader_costs_is_one_sentence(waits: float | None, words: str):
     assert cost_words(a_moment(wait_ratio=waits)) == words
 
 
-def test_held_frames_have_a_line_that_is_whole_at_80_characters() -> None:
+def test_held_frames_have_a_line_that_is_whole_at_80_characters():
     cache = CacheStatistics(256 * 2**20, 40 * 2**20, hits=15, misses=85)
     lines = lines_of(a_moment(cache=cache, idle_cpus=0.0))
     told = "cache   40.0 MiB of 256.0 MiB, 15.0 % of the frames come from it"
@@ -108,12 +108,12 @@ def test_held_frames_have_a_line_that_is_whole_at_80_characters() -> None:
     assert not any("come from it" in line for line in lines_of(a_moment()))
 
 
-def test_training_that_takes_nothing_is_told_as_such() -> None:
+def test_training_that_takes_nothing_is_told_as_such():
     words = cost_words(a_moment(wait_ratio=None, silent_s=7.2))
     assert words == "training has taken no batch for 7 s: what the loader costs is not measured"
 
 
-def test_memory_that_is_not_measured_is_not_called_empty() -> None:
+def test_memory_that_is_not_measured_is_not_called_empty():
     lines = lines_of(a_moment(headroom_bytes=None))
     assert any("? free, floor 5.00 GiB" in line for line in lines)
 
@@ -125,18 +125,18 @@ def test_memory_that_is_not_measured_is_not_called_empty() -> None:
         (10, "memory  [############|###########] 10.00 GiB free, floor 5.00 GiB"),
     ],
 )
-def test_free_memory_is_a_gauge_with_a_line_at_the_floor(free: int, told: str) -> None:
+def test_free_memory_is_a_gauge_with_a_line_at_the_floor(free: int, told: str):
     assert told in lines_of(a_moment(headroom_bytes=free * GIB, floor_bytes=5 * GIB))
 
 
-def test_a_run_without_a_known_limit_is_not_said_to_be_limited_by_running() -> None:
+def test_a_run_without_a_known_limit_is_not_said_to_be_limited_by_running():
     groups = [[a_moment(run=f"run {phase}", phase=phase, limited_by="")]
               for phase in ("running", "opening")]  # fmt: skip
     lines = [line.plain for line in draw_list(groups, FRAME)]
     assert [line.split("%")[1].strip() for line in lines[1:3]] == ["not known yet", "opening"]
 
 
-def test_a_run_that_waits_little_is_limited_by_training_as_its_report_says() -> None:
+def test_a_run_that_waits_little_is_limited_by_training_as_its_report_says():
     groups = [[a_moment(run=f"run {waits}", wait_ratio=waits, limited_by="decode")]
               for waits in (0.25, 0.04)]  # fmt: skip
     lines = [line.plain for line in draw_list(groups, FRAME)]

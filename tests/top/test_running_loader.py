@@ -27,7 +27,7 @@ for _ in AutoLoader(sys.argv[1], ram_floor="64MiB", output="numpy"):
 """
 
 
-def test_a_running_loader_says_how_fast_it_is_and_why(running: AutoLoader, look: Look) -> None:
+def test_a_running_loader_says_how_fast_it_is_and_why(running: AutoLoader, look: Look):
     moment = look(lambda one: one.limited_by != "" and one.samples_per_s is not None)
     assert moment.phase == "running"
     assert moment.batches > 0
@@ -47,7 +47,7 @@ def test_a_running_loader_says_how_fast_it_is_and_why(running: AutoLoader, look:
 
 def test_a_loader_without_a_controller_is_seen_as_well_and_leaves_nothing(
     written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_RUNTIME_DIR", str(tmp_path / "runs"))
     spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
     own = {"ram_floor": "64MiB", "output": "numpy", "isolation": "thread", "controller": False}
@@ -60,7 +60,7 @@ def test_a_loader_without_a_controller_is_seen_as_well_and_leaves_nothing(
     assert list((tmp_path / "runs").iterdir()) == []
 
 
-def test_a_loader_whose_child_was_killed_says_that_it_was_started_again(look: Look) -> None:
+def test_a_loader_whose_child_was_killed_says_that_it_was_started_again(look: Look):
     before = look(lambda one: one.phase == "running")
     os.kill(before.worker_pid, signal.SIGKILL)
     after = look(lambda one: one.phase == "running" and one.worker_pid != before.worker_pid)
@@ -70,7 +70,7 @@ def test_a_loader_whose_child_was_killed_says_that_it_was_started_again(look: Lo
 
 def test_the_child_of_a_killed_trainer_ends_the_record_and_removes_what_only_a_run_has(
     written: Written, tmp_path: Path
-) -> None:
+):
     spec = spec_of(written, mixing={"epoch": "forever"}, reader="indexed")
     mix, runs, record = tmp_path / "mix.json", tmp_path / "runs", tmp_path / "record"
     mix.write_text(json.dumps(spec.model_dump(mode="json")))

@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return there
 
 
-def test_what_a_run_said_last_is_what_a_reader_finds(folder: Path) -> None:
+def test_what_a_run_said_last_is_what_a_reader_finds(folder: Path):
     assert living_runs() == []
     file = RunFile("host-1", 0)
     moments = [a_moment(at_s=time.time(), samples=n, worker_pid=os.getpid()) for n in (1, 2)]
@@ -34,14 +34,14 @@ def test_what_a_run_said_last_is_what_a_reader_finds(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_run_that_was_killed_is_cleaned_away_by_the_next_reader(folder: Path) -> None:
+def test_a_run_that_was_killed_is_cleaned_away_by_the_next_reader(folder: Path):
     file = RunFile("host-1", 0)
     file.write(a_moment(at_s=time.time() - 7, worker_pid=GONE, trainer_pid=GONE))
     assert living_runs() == []
     assert list(folder.iterdir()) == []
 
 
-def test_what_no_loader_wrote_is_neither_shown_nor_removed(folder: Path) -> None:
+def test_what_no_loader_wrote_is_neither_shown_nor_removed(folder: Path):
     folder.mkdir()
     (folder / "notes.json").write_text("mine")
     assert living_runs() == []
@@ -61,7 +61,7 @@ def test_what_no_loader_wrote_is_neither_shown_nor_removed(folder: Path) -> None
 )
 def test_a_run_is_over_where_its_processes_are_gone(
     age_s: float, worker_there: bool, trainer_there: bool, over: bool
-) -> None:
+):
     worker, trainer = (HERE if there else GONE for there in (worker_there, trainer_there))
     said_s = psutil.Process().create_time() + 1
     moment = a_moment(at_s=said_s, worker_pid=worker, trainer_pid=trainer)
@@ -70,7 +70,7 @@ def test_a_run_is_over_where_its_processes_are_gone(
 
 def test_a_folder_that_others_may_write_to_is_neither_written_to_nor_believed(
     folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     folder.mkdir()
     (folder / "run-0.json").write_text(a_moment(at_s=time.time()).to_json())
     assert len(living_runs()) == 1

@@ -182,7 +182,7 @@ def test_batches_are_those_of_lerobots_own_loader(
     install: Install,
     root: Path,
     tmp_path: Path,
-) -> None:
+):
     (batch,) = run(install(version), dataset(root, deltas), tmp_path / "out", steps=1)
     assert batch[TOP].shape == (4, *axes[TOP], 3, HEIGHT, WIDTH)
     assert batch[TOP].dtype == (torch.float32 if version == "0.4.4" else torch.uint8)
@@ -197,9 +197,7 @@ def test_batches_are_those_of_lerobots_own_loader(
     check(batch, deltas)
 
 
-def test_a_resumed_run_goes_on_with_the_next_sample(
-    install: Install, root: Path, tmp_path: Path
-) -> None:
+def test_a_resumed_run_goes_on_with_the_next_sample(install: Install, root: Path, tmp_path: Path):
     script, made = install("0.6.1"), dataset(root, {"action": frames(5)})
     whole = run(script, made, tmp_path / "whole", steps=12)
     first = run(script, made, tmp_path / "cut", steps=7, saved=5)
@@ -212,7 +210,7 @@ def test_a_resumed_run_goes_on_with_the_next_sample(
 
 def test_the_last_steps_of_episodes_are_left_out_as_lerobots_sampler_does(
     install: Install, root: Path, tmp_path: Path
-) -> None:
+):
     made = dataset(root, {"action": frames(5)})
     seen = run(install("0.6.1"), made, tmp_path / "out", steps=6, dropped=7)
     starts = np.concatenate([[0], np.cumsum(LENGTHS)[:-1]])
@@ -225,7 +223,7 @@ def test_the_last_steps_of_episodes_are_left_out_as_lerobots_sampler_does(
     assert sorted(place for batch in seen[:5] for place in batch["index"].tolist()) == kept
 
 
-def test_a_sample_has_an_index_of_its_own_over_a_mixture() -> None:
+def test_a_sample_has_an_index_of_its_own_over_a_mixture():
     from autoloader.layouts import lerobot
 
     batch = {
@@ -240,7 +238,7 @@ def test_a_sample_has_an_index_of_its_own_over_a_mixture() -> None:
 
 def test_an_unknown_release_is_refused_by_name(
     install: Install, root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     install("0.9.0")
     with pytest.raises(UsageError, match=r"lerobot 0\.9\.0 is not supported"):
         lerobot_train.main()
@@ -266,7 +264,7 @@ def test_what_this_loader_does_not_give_is_refused_before_training(
     install: Install,
     root: Path,
     tmp_path: Path,
-) -> None:
+):
     script = install("0.6.1")
     with pytest.raises(UsageError, match=reason):
         run(script, dataset(root, deltas, **meta), tmp_path / "out")

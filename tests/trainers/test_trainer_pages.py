@@ -123,7 +123,7 @@ def plain(spec: Any, count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("framework", ["jax", "pytorch"])
 def test_openpis_scripts_train_on_the_loaders_batches_and_go_on_with_the_next_sample(
     framework: str, start: Start, tmp_path: Path
-) -> None:
+):
     spec = rlds(tmp_path)
     script = "scripts/train.py" if framework == "jax" else "scripts/train_pytorch.py"
 
@@ -157,7 +157,7 @@ def test_openpis_scripts_train_on_the_loaders_batches_and_go_on_with_the_next_sa
 
 def test_openvlas_script_trains_beyond_a_pass_and_saves_the_loaders_statistics(
     start: Start, tmp_path: Path
-) -> None:
+):
     how = {"method": "q01_q99", "arithmetic": "openvla", "clip": True}
     spec = rlds(tmp_path, normalize={"action": how}, mixing={"epoch": "pass"},
                 sample={"action_horizon": 1})  # fmt: skip
@@ -176,7 +176,7 @@ def test_openvlas_script_trains_beyond_a_pass_and_saves_the_loaders_statistics(
 
 def test_octos_script_trains_on_the_loaders_batches_by_its_own_statistics(
     start: Start, tmp_path: Path
-) -> None:
+):
     how = {"method": "mean_std", "arithmetic": "octo"}
     spec = rlds(tmp_path, normalize={"action": how, "state": how})
     seen = start("octo.md", "examples/02_finetune_new_observation_action.py", steps=4, size=2)
@@ -211,7 +211,7 @@ def gr00t(folder: Path, release: str, **more: Any) -> dict[str, Any]:
 
 def test_starvlas_script_trains_on_the_loaders_batches_and_goes_on_with_the_next_sample(
     start: Start, tmp_path: Path
-) -> None:
+):
     spec = gr00t(tmp_path, "n1.5")
 
     def config(place: str, steps: int, *, resume: bool = False) -> Any:
@@ -248,7 +248,7 @@ def test_starvlas_script_trains_on_the_loaders_batches_and_goes_on_with_the_next
 @pytest.mark.parametrize("release", ["n1.5", "n1.6"])
 def test_gr00ts_trainer_trains_on_the_loaders_steps_and_goes_on_with_the_next_sample(
     release: str, start: Start, tmp_path: Path
-) -> None:
+):
     gr00t(tmp_path, release, **({"mixing": {"epoch": "pass"}} if release == "n1.5" else {}))
     script = {"n1.5": "scripts/gr00t_finetune.py",
               "n1.6": "gr00t/experiment/launch_finetune.py"}[release]  # fmt: skip

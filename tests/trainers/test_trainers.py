@@ -29,7 +29,7 @@ def environment(pytestconfig: pytest.Config) -> dict[str, str]:
 
 def test_the_example_of_the_trainer_goes_on_exactly_and_epochs_are_passes(
     environment: dict[str, str], tmp_path: Path, warm_python: Path
-) -> None:
+):
     given = {"environment": environment, "python": warm_python}
     (told,) = check("train_hf.py", tmp_path, **given)["epochs"]
     assert (told["length"], told["steps"], told["epochs"]) == (5, 10, 2)
@@ -41,7 +41,7 @@ def test_the_example_of_the_trainer_goes_on_exactly_and_epochs_are_passes(
 
 def test_the_example_of_accelerate_goes_on_exactly_and_logs_the_loaders_metrics(
     environment: dict[str, str], tmp_path: Path, warm_python: Path
-) -> None:
+):
     words = ("--log-with", "tensorboard")
     check("train_accelerate.py", tmp_path, *words, environment=environment, python=warm_python)
     (log,) = tmp_path.glob("whole/**/events*")

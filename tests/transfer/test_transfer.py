@@ -72,9 +72,7 @@ def same(moved: Any, host: Any) -> bool:
 # --- the suite that the fake and the real device pass --------------------------------------------
 
 
-def test_batches_arrive_as_they_were_lent(
-    loader: AutoLoader, device: FakeDevice | CudaDevice
-) -> None:
+def test_batches_arrive_as_they_were_lent(loader: AutoLoader, device: FakeDevice | CudaDevice):
     move = loader.transfer(device)
     expected, moved = [], []
     batches = iter(loader)
@@ -91,7 +89,7 @@ def test_batches_arrive_as_they_were_lent(
 
 def test_a_slot_is_pinned_once_and_not_at_all_after_the_end(
     loader: AutoLoader, device: FakeDevice | CudaDevice
-) -> None:
+):
     move = loader.transfer(device)
     assert loader.transfer(device) is move
     batches = iter(loader)
@@ -109,7 +107,7 @@ def test_a_slot_is_pinned_once_and_not_at_all_after_the_end(
 # --- what only the fake can show ------------------------------------------------------------------
 
 
-def test_a_slot_stays_lent_until_its_copies_are_done(here: AutoLoader) -> None:
+def test_a_slot_stays_lent_until_its_copies_are_done(here: AutoLoader):
     device = FakeDevice()
     move = here.transfer(device)
     batches = iter(here)
@@ -124,7 +122,7 @@ def test_a_slot_stays_lent_until_its_copies_are_done(here: AutoLoader) -> None:
     assert lent <= set(here._delivery.lender.collect())
 
 
-def test_a_killed_child_costs_no_batch_and_its_ring_is_given_back(mix: PipelineSpec) -> None:
+def test_a_killed_child_costs_no_batch_and_its_ring_is_given_back(mix: PipelineSpec):
     import os
     import signal
 
@@ -144,7 +142,7 @@ def test_a_killed_child_costs_no_batch_and_its_ring_is_given_back(mix: PipelineS
         assert len({place for batch in seen for place in batch}) == 80
 
 
-def test_anybody_else_gets_pageable_memory(here: AutoLoader) -> None:
+def test_anybody_else_gets_pageable_memory(here: AutoLoader):
     device = FakeDevice()
     move = here.transfer(device)
     batches = iter(here)
@@ -160,7 +158,7 @@ def test_anybody_else_gets_pageable_memory(here: AutoLoader) -> None:
     assert not slots & move.pinned
 
 
-def test_a_driver_that_refuses_leaves_plain_copies(here: AutoLoader) -> None:
+def test_a_driver_that_refuses_leaves_plain_copies(here: AutoLoader):
     device = FakeDevice()
     device.refuses = True
     move = here.transfer(device)
@@ -172,12 +170,12 @@ def test_a_driver_that_refuses_leaves_plain_copies(here: AutoLoader) -> None:
     assert move.pinned == frozenset()
 
 
-def test_a_device_that_is_not_there_is_refused(here: AutoLoader) -> None:
+def test_a_device_that_is_not_there_is_refused(here: AutoLoader):
     with pytest.raises(UsageError, match=r"cuda:99: torch .* finds"):
         here.transfer("cuda:99")
 
 
-def test_a_transfer_works_over_anything_with_slots() -> None:
+def test_a_transfer_works_over_anything_with_slots():
     class Memory:
         def __init__(self) -> None:
             self.block = torch.zeros(4 * 8192, dtype=torch.uint8)
@@ -199,7 +197,7 @@ def test_a_transfer_works_over_anything_with_slots() -> None:
     assert device.registered == {}
 
 
-def test_two_threads_that_drop_a_copy_at_once_do_not_meet(here: AutoLoader) -> None:
+def test_two_threads_that_drop_a_copy_at_once_do_not_meet(here: AutoLoader):
     """The training loop moves the next batch just when the loader's thread has found one copied."""
 
     class Meets(NoDevice):
@@ -221,7 +219,7 @@ def test_two_threads_that_drop_a_copy_at_once_do_not_meet(here: AutoLoader) -> N
 
 def test_a_loader_that_is_closed_while_copies_are_begun_has_nothing_registered_afterwards(
     here: AutoLoader,
-) -> None:
+):
     """By another thread, or by the handler of a signal; a smaller ring unpins slots likewise."""
 
     class Between(FakeDevice):

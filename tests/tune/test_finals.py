@@ -55,7 +55,7 @@ def finals(
     )
 
 
-def test_a_finalist_that_is_faster_in_pairs_wins_with_the_median_ratio() -> None:
+def test_a_finalist_that_is_faster_in_pairs_wins_with_the_median_ratio():
     rates = {"start": [100.0, 50.0, 100.0], "fast": [150.0, 80.0, 140.0]}
     verdict = finals(lambda knobs, n: done(rates[who(knobs)][n]), [FAST])
     assert verdict.winner.knobs == FAST
@@ -64,7 +64,7 @@ def test_a_finalist_that_is_faster_in_pairs_wins_with_the_median_ratio() -> None
     assert 1.0 < verdict.interval[0] < verdict.speedup < verdict.interval[1]
 
 
-def test_rounds_end_when_the_interval_excludes_a_difference_or_none_is_left() -> None:
+def test_rounds_end_when_the_interval_excludes_a_difference_or_none_is_left():
     def asked(ratio: Callable[[int], float]) -> int:
         order: list[Knobs] = []
         finals(
@@ -81,19 +81,19 @@ def test_rounds_end_when_the_interval_excludes_a_difference_or_none_is_left() ->
     assert asked(lambda n: 1.03 + 0.15 * (-1) ** n) == 12, "not clear at all"
 
 
-def test_a_slower_finalist_never_replaces_the_start_however_small_it_is() -> None:
+def test_a_slower_finalist_never_replaces_the_start_however_small_it_is():
     verdict = finals(lambda knobs, n: done(99.5, 1) if knobs == FAST else done(100.0, 1000), [FAST])
     assert verdict.winner.is_start
 
 
 @pytest.mark.parametrize(("rate", "winner"), [(199.0, OTHER), (190.0, FAST)])
-def test_among_those_within_two_percent_the_least_memory_wins(rate: float, winner: Knobs) -> None:
+def test_among_those_within_two_percent_the_least_memory_wins(rate: float, winner: Knobs):
     table = {"start": done(100.0, 50), "fast": done(200.0, 90), "other": done(rate, 60)}
     assert finals(lambda knobs, n: table[who(knobs)], [FAST, OTHER]).winner.knobs == winner
 
 
 @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.INFEASIBLE])
-def test_a_finalist_that_fails_once_is_out(outcome: Outcome) -> None:
+def test_a_finalist_that_fails_once_is_out(outcome: Outcome):
     def answer(knobs: Knobs, number: int) -> TrialResult:
         if knobs == FAST and number == 1:
             return TrialResult(outcome, reason="breach")
@@ -105,7 +105,7 @@ def test_a_finalist_that_fails_once_is_out(outcome: Outcome) -> None:
     assert order.count(FAST) == 2
 
 
-def test_a_start_that_is_killed_once_is_measured_again() -> None:
+def test_a_start_that_is_killed_once_is_measured_again():
     killed: list[int] = []
 
     def answer(knobs: Knobs, number: int) -> TrialResult:
@@ -120,7 +120,7 @@ def test_a_start_that_is_killed_once_is_measured_again() -> None:
     assert verdict.rounds == 3
 
 
-def test_no_round_begins_that_would_pass_the_deadline() -> None:
+def test_no_round_begins_that_would_pass_the_deadline():
     order: list[Knobs] = []
     verdict = finals(lambda knobs, n: done(100.0), [FAST], budget_s=3.9, order=order)
     assert order == [START, FAST]
@@ -129,7 +129,7 @@ def test_no_round_begins_that_would_pass_the_deadline() -> None:
     assert verdict.reason == "nothing was compared with it"
 
 
-def test_what_was_ended_at_the_deadline_is_not_out_for_that() -> None:
+def test_what_was_ended_at_the_deadline_is_not_out_for_that():
     def answer(knobs: Knobs, number: int) -> TrialResult:
         if number == 3:
             return TrialResult(Outcome.FAILED, reason="no result")

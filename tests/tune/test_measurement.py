@@ -72,7 +72,7 @@ class FakeLoader:
         self.closed = True
 
 
-def test_a_warm_up_goes_on_until_two_windows_pass_equally_fast() -> None:
+def test_a_warm_up_goes_on_until_two_windows_pass_equally_fast():
     def asked(waits: list[float]) -> int:
         clock, made = ManualClock(), []
 
@@ -124,31 +124,31 @@ def measured(
     return found, made[0]
 
 
-def test_waiting_and_stepping_are_told_apart() -> None:
+def test_waiting_and_stepping_are_told_apart():
     found, _ = measured(ManualClock(), {"wait_s": 0.5}, step_time_s=1.5)
     assert found.wait_ratio == pytest.approx(0.25)
     assert found.samples_per_s == pytest.approx(2.0)
     assert found.batch_latency_s == pytest.approx({"p50": 0.5, "p90": 0.5, "p99": 0.5})
 
 
-def test_decodes_of_a_sample_are_told() -> None:
+def test_decodes_of_a_sample_are_told():
     found, _ = measured(ManualClock())
     assert found.decodes_per_sample == 1.25
 
 
-def test_an_epoch_without_a_batch_is_an_error_and_no_hang() -> None:
+def test_an_epoch_without_a_batch_is_an_error_and_no_hang():
     with pytest.raises(SpecError, match="fewer samples than a batch"):
         measured(ManualClock(), {"epoch": 0})
 
 
-def test_progress_tells_the_running_rate_up_to_the_last_batch() -> None:
+def test_progress_tells_the_running_rate_up_to_the_last_batch():
     told: list[TrialProgress] = []
     measured(ManualClock(), batches=2 * REPORT_BATCHES + 3, told=told)
     assert [p.batches for p in told] == [REPORT_BATCHES, 2 * REPORT_BATCHES, 2 * REPORT_BATCHES + 3]
     assert [p.samples_per_s for p in told] == pytest.approx([8.0] * 3)
 
 
-def test_a_loader_that_fails_is_closed_and_its_error_is_seen() -> None:
+def test_a_loader_that_fails_is_closed_and_its_error_is_seen():
     clock = ManualClock()
     loader = FakeLoader(clock, breaks_at=5)
     with pytest.raises(PipelineError, match="torn"):
@@ -156,7 +156,7 @@ def test_a_loader_that_fails_is_closed_and_its_error_is_seen() -> None:
     assert loader.closed
 
 
-def test_ctrl_c_leaves_the_figures_of_the_batches_so_far() -> None:
+def test_ctrl_c_leaves_the_figures_of_the_batches_so_far():
     clock = ManualClock()
     loader = FakeLoader(clock)
 
@@ -176,7 +176,7 @@ def test_ctrl_c_leaves_the_figures_of_the_batches_so_far() -> None:
         )  # fmt: skip
 
 
-def test_the_document_has_the_keys_of_the_contract_and_is_json() -> None:
+def test_the_document_has_the_keys_of_the_contract_and_is_json():
     found, _ = measured(ManualClock())
     document = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert set(document) == {

@@ -17,7 +17,7 @@ with progress_to(int(sys.argv[1])) as tell:
 """
 
 
-def test_a_child_tells_its_progress_and_ends_when_the_parent_is_killed() -> None:
+def test_a_child_tells_its_progress_and_ends_when_the_parent_is_killed():
     """A parent, killed without a chance to clean up; its child tells by closing a pipe."""
     seen, held = os.pipe()
     parent = (
@@ -40,7 +40,7 @@ def test_a_child_tells_its_progress_and_ends_when_the_parent_is_killed() -> None
         os.close(seen)
 
 
-def test_a_child_whose_parent_is_gone_before_it_began_ends_at_once() -> None:
+def test_a_child_whose_parent_is_gone_before_it_began_ends_at_once():
     ours, theirs = os.pipe()
     os.close(theirs)
     child = [sys.executable, "-c", CHILD, str(ours)]

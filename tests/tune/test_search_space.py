@@ -85,7 +85,7 @@ def starts(draw: st.DrawFn, of: KnobLimits) -> Knobs:
 
 
 @given(st.data())
-def test_every_point_of_the_space_is_a_legal_knob_set(data: st.DataObject) -> None:
+def test_every_point_of_the_space_is_a_legal_knob_set(data: st.DataObject):
     of = data.draw(limits())
     start = data.draw(starts(of))
     space = SearchSpace.around(start, of)
@@ -97,7 +97,7 @@ def test_every_point_of_the_space_is_a_legal_knob_set(data: st.DataObject) -> No
 
 
 @given(st.data())
-def test_the_start_and_the_guess_are_points_of_the_space(data: st.DataObject) -> None:
+def test_the_start_and_the_guess_are_points_of_the_space(data: st.DataObject):
     of = data.draw(limits())
     space = SearchSpace.around(data.draw(starts(of)), of)
     for knobs in (space.start, guess(space, batch_size=48)):
@@ -109,7 +109,7 @@ def test_the_start_and_the_guess_are_points_of_the_space(data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
-def test_what_cannot_matter_for_the_reader_is_not_searched(reader: str) -> None:
+def test_what_cannot_matter_for_the_reader_is_not_searched(reader: str):
     of = KnobLimits(cpus=4, shards={"a": 8})
     start = Knobs.build({"reader": reader})
     asked = set(SearchSpace.around(start, of).parameters(start))
@@ -127,7 +127,7 @@ def test_what_cannot_matter_for_the_reader_is_not_searched(reader: str) -> None:
     assert not fewer & {"cycle_length", CALLS_SHARE, "decode_processes"}
 
 
-def test_a_start_with_knobs_of_a_foreign_dataset_is_refused() -> None:
+def test_a_start_with_knobs_of_a_foreign_dataset_is_refused():
     with pytest.raises(KnobError, match="not in the mixture"):
         SearchSpace.around(
             Knobs.build({"other.cycle_length": 2}), KnobLimits(cpus=2, shards={"d": 2})

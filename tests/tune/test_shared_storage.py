@@ -35,7 +35,7 @@ def opened(url: str, name: str = "s@1") -> Iterator[optuna.Study]:
         yield optuna.create_study(study_name=name, storage=storage, load_if_exists=True)
 
 
-def test_processes_that_begin_a_study_together_all_get_it(tmp_path: Path) -> None:
+def test_processes_that_begin_a_study_together_all_get_it(tmp_path: Path):
     url, together, found = sqlite_url(tmp_path / "s.db"), threading.Barrier(4), []
 
     def begin() -> None:
@@ -85,7 +85,7 @@ def server() -> Iterator[str]:
 
 def test_a_queued_trial_that_begins_has_a_heartbeat_before_its_process_can_be_killed(
     tmp_path: Path,
-) -> None:
+):
     with opened_storage(sqlite_url(tmp_path / "s.db"), grace_s=1) as storage:
         study = optuna.create_study(study_name="s", storage=storage)
         study.enqueue_trial({"decode_threads": 42})
@@ -110,7 +110,7 @@ with opened_storage(sys.argv[1], grace_s=1) as storage:
 """
 
 
-def test_the_trial_of_a_killed_process_is_run_by_the_other(server: str) -> None:
+def test_the_trial_of_a_killed_process_is_run_by_the_other(server: str):
     with storage_errors(server), opened(server, "shared") as study:
         study.enqueue_trial({"decode_threads": 42})
         child = subprocess.Popen(

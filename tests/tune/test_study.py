@@ -134,7 +134,7 @@ def killed(knobs: Knobs, call: int) -> TrialResult | None:
     return None
 
 
-def test_start_and_guess_come_first_and_the_best_is_found(tmp_path: Path) -> None:
+def test_start_and_guess_come_first_and_the_best_is_found(tmp_path: Path):
     machine, recorder = Machine(), Recorder()
     found = study(machine, tmp_path, recorder=recorder)
     assert machine.asked[0] == START
@@ -146,7 +146,7 @@ def test_start_and_guess_come_first_and_the_best_is_found(tmp_path: Path) -> Non
     assert len(found.trials) == 6 == len(stored(tmp_path))
 
 
-def test_an_oom_kill_is_a_failed_trial_and_never_a_dead_study(tmp_path: Path) -> None:
+def test_an_oom_kill_is_a_failed_trial_and_never_a_dead_study(tmp_path: Path):
     recorder = Recorder()
     found = study(Machine(fails=killed), tmp_path, recorder=recorder)
     assert found.outcomes["failed"] == 2
@@ -155,7 +155,7 @@ def test_an_oom_kill_is_a_failed_trial_and_never_a_dead_study(tmp_path: Path) ->
     assert states.count(optuna.trial.TrialState.FAIL) == 2
 
 
-def test_a_start_that_breaches_the_floor_ends_the_study_before_it_begins(tmp_path: Path) -> None:
+def test_a_start_that_breaches_the_floor_ends_the_study_before_it_begins(tmp_path: Path):
     machine = Machine(fails=lambda knobs, call: TrialResult(Outcome.INFEASIBLE, reason="4 GiB"))
     with pytest.raises(BudgetInfeasibleError, match="4 GiB"):
         study(machine, tmp_path)
@@ -167,13 +167,13 @@ def test_a_start_that_breaches_the_floor_ends_the_study_before_it_begins(tmp_pat
 )
 def test_a_start_that_fails_ends_as_its_child_ended(
     tmp_path: Path, code: int, error: type[Exception]
-) -> None:
+):
     failed = TrialResult(Outcome.FAILED, reason="the cause", exit_code=code)
     with pytest.raises(error, match="the cause"):
         study(Machine(fails=lambda knobs, call: failed), tmp_path)
 
 
-def test_slow_trials_are_pruned_and_the_start_never(tmp_path: Path) -> None:
+def test_slow_trials_are_pruned_and_the_start_never(tmp_path: Path):
     slow_start = Machine(lambda knobs: 10.0 if knobs == START else 100.0 * knobs.decode_threads)
     found = study(slow_start, tmp_path, trials=14)
     assert found.outcomes["pruned"] >= 1
@@ -185,7 +185,7 @@ def test_slow_trials_are_pruned_and_the_start_never(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("each_s", "planned_s"), [(40, 0), (40, 20), (150, 20)])
 def test_a_study_ends_within_its_budget_however_slow_the_machine(
     tmp_path: Path, each_s: float, planned_s: float
-) -> None:
+):
     def beside(knobs: Knobs, call: int) -> dict[str, Any]:
         return traced(0.001, others_cpus=3.0 * (call % 5 == 4))
 
@@ -196,7 +196,7 @@ def test_a_study_ends_within_its_budget_however_slow_the_machine(
     assert machine.clock.now_s() <= 360
 
 
-def test_a_study_is_resumed_by_name_and_its_trials_count(tmp_path: Path) -> None:
+def test_a_study_is_resumed_by_name_and_its_trials_count(tmp_path: Path):
     machine = Machine()
     first = study(machine, tmp_path, trials=4)
     searched = machine.asked[:4]
@@ -210,7 +210,7 @@ def test_a_study_is_resumed_by_name_and_its_trials_count(tmp_path: Path) -> None
     assert second.name == "s"
 
 
-def test_a_shared_study_gives_no_finalist_that_this_host_may_not_run(tmp_path: Path) -> None:
+def test_a_shared_study_gives_no_finalist_that_this_host_may_not_run(tmp_path: Path):
     study(Machine(), tmp_path, trials=3)
     shared = optuna.load_study(study_name="s", storage=sqlite_url(tmp_path / "s.db"))
     big = Knobs.build({"decode_threads": 400})
@@ -221,7 +221,7 @@ def test_a_shared_study_gives_no_finalist_that_this_host_may_not_run(tmp_path: P
     assert found.verdict.winner.knobs.decode_threads <= 16
 
 
-def test_an_interrupt_leaves_no_trial_running(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_no_trial_running(tmp_path: Path):
     def interrupt(knobs: Knobs, call: int) -> TrialResult | None:
         if call == 2:
             raise KeyboardInterrupt
@@ -232,12 +232,12 @@ def test_an_interrupt_leaves_no_trial_running(tmp_path: Path) -> None:
     assert [trial.state.is_finished() for trial in stored(tmp_path)] == [True, True, True]
 
 
-def test_postgresql_goes_through_psycopg() -> None:
+def test_postgresql_goes_through_psycopg():
     assert storage_url("postgresql://u:p@h/n") == "postgresql+psycopg://u:p@h/n"
     assert storage_url("postgres://h/n") == "postgresql+psycopg://h/n"
 
 
-def test_a_start_within_noise_of_the_bound_ends_the_study_after_two_trials(tmp_path: Path) -> None:
+def test_a_start_within_noise_of_the_bound_ends_the_study_after_two_trials(tmp_path: Path):
     # 8 cpus at 10 ms a sample give 800 samples/s at most, and the start has 780 of them.
     machine = Machine(lambda knobs: 780.0, also=lambda knobs, call: traced(0.01))
     found = study(machine, tmp_path, trials=30)
@@ -251,7 +251,7 @@ def test_a_start_within_noise_of_the_bound_ends_the_study_after_two_trials(tmp_p
 @pytest.mark.parametrize(("proven_per_s", "ends"), [(740.0, True), (900.0, False), (None, False)])
 def test_a_start_that_won_before_and_is_as_fast_ends_the_study_after_two_trials(
     tmp_path: Path, proven_per_s: float | None, ends: bool
-) -> None:
+):
     # 93 % of the bound, as a winner on busy processors is of the cheapest trial's.
     machine = Machine(lambda knobs: 745.0, also=lambda knobs, call: traced(0.01))
     found = study(machine, tmp_path, trials=5, proven_per_s=proven_per_s)
@@ -265,7 +265,7 @@ def test_a_start_that_won_before_and_is_as_fast_ends_the_study_after_two_trials(
         assert not found.ended
 
 
-def test_a_start_that_nothing_beats_is_confirmed_by_the_finals(tmp_path: Path) -> None:
+def test_a_start_that_nothing_beats_is_confirmed_by_the_finals(tmp_path: Path):
     def rate(knobs: Knobs) -> float:
         return 100.0 if knobs == START else 100.5 + 0.1 * (len(machine.asked) % 2)
 
@@ -280,7 +280,7 @@ def test_a_start_that_nothing_beats_is_confirmed_by_the_finals(tmp_path: Path) -
 
 def test_what_was_measured_beside_a_busy_neighbour_is_measured_again_once_it_is_gone(
     tmp_path: Path,
-) -> None:
+):
     def neighbour(knobs: Knobs, call: int) -> dict[str, Any]:
         return traced(0.001, others_cpus=2.0 if call in (0, 2, 3) else 0.0)
 
@@ -295,7 +295,7 @@ def test_what_was_measured_beside_a_busy_neighbour_is_measured_again_once_it_is_
     assert second.user_attrs["busy_neighbour"] == 2.0
 
 
-def test_a_study_gives_up_beside_neighbours_that_stay(tmp_path: Path) -> None:
+def test_a_study_gives_up_beside_neighbours_that_stay(tmp_path: Path):
     machine = Machine(also=lambda knobs, call: traced(0.001, others_cpus=6.5))
     recorder = Recorder()
     found = study(machine, tmp_path, budget_s=400, recorder=recorder, others_cpus=lambda: 6.5)
@@ -310,7 +310,7 @@ def test_a_study_gives_up_beside_neighbours_that_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("began", ["busy", "quiet"])
 def test_a_start_that_outlasts_the_budget_beside_neighbours_stays_with_its_rate_so_far(
     tmp_path: Path, began: str
-) -> None:
+):
     looks: list[float] = []
     machine = Machine()
 

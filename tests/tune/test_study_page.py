@@ -79,7 +79,7 @@ def report(**changes: Any) -> TuneReport:
     return TuneReport(profile, StudyResult(**(values | changes)), Path("/x/lab.yaml"))
 
 
-def test_the_page_needs_nothing_beside_it_and_shows_everything() -> None:
+def test_the_page_needs_nothing_beside_it_and_shows_everything():
     found = ReadPage(report().page())
     for words in (
         "mix & <match>",
@@ -98,14 +98,14 @@ def test_the_page_needs_nothing_beside_it_and_shows_everything() -> None:
     assert any("fill: var(--b)" in dot for dot in found.dots), "the start"
 
 
-def test_a_study_of_nothing_has_a_page_too() -> None:
+def test_a_study_of_nothing_has_a_page_too():
     start = Contender(Knobs(), is_start=True)
     empty = report(trials=(), bound=None, verdict=FinalsResult(start, start))
     assert "No trial was measured to its end" in ReadPage(empty.page()).words
     assert "not known" in empty.text()
 
 
-def test_the_text_tells_start_best_and_bound_and_ends_with_a_sentence() -> None:
+def test_the_text_tells_start_best_and_bound_and_ends_with_a_sentence():
     text = report().text()
     assert "80% of the bound" in text
     assert "decode_threads: 1 → 3" in text
@@ -113,7 +113,7 @@ def test_the_text_tells_start_best_and_bound_and_ends_with_a_sentence() -> None:
     assert text.splitlines()[-1] == report().sentence
 
 
-def test_trials_are_read_off_a_real_study() -> None:
+def test_trials_are_read_off_a_real_study():
     study = optuna.create_study(direction="maximize")
     space = {"decode_threads": optuna.distributions.IntDistribution(1, 4)}
     more: list[dict[str, Any]] = [
@@ -142,7 +142,7 @@ def test_trials_are_read_off_a_real_study() -> None:
 
 def test_a_page_that_cannot_be_written_ends_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+):
     path = tmp_path / "deep" / "s.html"
     assert report().write_page(path) == path
     assert [one.name for one in path.parent.iterdir()] == ["s.html"]

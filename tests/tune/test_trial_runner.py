@@ -56,7 +56,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_measurement_completes_the_trial() -> None:
+def test_a_measurement_completes_the_trial():
     result = runner("progress(160, 90.0); answer(91.5, min_headroom_bytes=6)")(
         Knobs(), timeout_s=60, watch=go_on
     )
@@ -68,7 +68,7 @@ def test_a_measurement_completes_the_trial() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may take a priority back")
-def test_a_trial_runs_at_the_priority_of_the_study() -> None:
+def test_a_trial_runs_at_the_priority_of_the_study():
     own = Path("/proc/self/autogroup")
     if not own.exists() or not own.read_text():  # a session outside any group reads as empty
         pytest.skip("this process is in no autogroup")
@@ -84,7 +84,7 @@ def test_a_trial_runs_at_the_priority_of_the_study() -> None:
     assert result.outcome is Outcome.COMPLETE
 
 
-def test_every_knob_reaches_the_child_as_it_is() -> None:
+def test_every_knob_reaches_the_child_as_it_is():
     knobs = Knobs.build({"decode_threads": 3, "a.cycle_length": 2})
     result = runner("answer(1.0, said=words)")(knobs, timeout_s=60, watch=go_on)
     said = result.measurement["said"]
@@ -93,7 +93,7 @@ def test_every_knob_reaches_the_child_as_it_is() -> None:
     assert [*knob_arguments(knobs)] == said[: len(knob_arguments(knobs))]
 
 
-def test_a_child_killed_like_by_the_kernel_is_a_failed_trial() -> None:
+def test_a_child_killed_like_by_the_kernel_is_a_failed_trial():
     result = runner("os.kill(os.getpid(), signal.SIGKILL)")(Knobs(), timeout_s=60, watch=go_on)
     assert result.outcome is Outcome.FAILED
     assert "SIGKILL" in result.reason
@@ -101,14 +101,14 @@ def test_a_child_killed_like_by_the_kernel_is_a_failed_trial() -> None:
     assert result.samples_per_s is None
 
 
-def test_a_child_that_cannot_meet_the_floor_is_infeasible() -> None:
+def test_a_child_that_cannot_meet_the_floor_is_infeasible():
     result = runner('print(json.dumps({"error": {"what": "no room"}})); sys.exit(3)')(
         Knobs(), timeout_s=60, watch=go_on
     )
     assert (result.outcome, result.reason) == (Outcome.INFEASIBLE, "no room")
 
 
-def test_a_crash_is_failed_with_its_last_words() -> None:
+def test_a_crash_is_failed_with_its_last_words():
     result = runner('sys.exit("the shard is torn")')(Knobs(), timeout_s=60, watch=go_on)
     assert result.outcome is Outcome.FAILED
     assert "the shard is torn" in result.reason
@@ -116,13 +116,13 @@ def test_a_crash_is_failed_with_its_last_words() -> None:
 
 
 @pytest.mark.parametrize("said", ["", "no json", "{}", "[1]", '{"samples_per_s": null}'])
-def test_a_child_without_a_measurement_never_completes_a_trial(said: str) -> None:
+def test_a_child_without_a_measurement_never_completes_a_trial(said: str):
     result = runner(f"print({said!r})")(Knobs(), timeout_s=60, watch=go_on)
     assert result.outcome is Outcome.FAILED
     assert result.measurement is None
 
 
-def test_headroom_below_the_floor_stops_the_child(tmp_path: Path) -> None:
+def test_headroom_below_the_floor_stops_the_child(tmp_path: Path):
     readings = iter([8 * GIB, 7 * GIB, 7 * GIB, 4 * GIB])
     here = tmp_path / "pid"
     result = runner(
@@ -135,14 +135,14 @@ def test_headroom_below_the_floor_stops_the_child(tmp_path: Path) -> None:
     assert not alive(pids_in(here)[0])
 
 
-def test_headroom_that_falls_towards_the_floor_stops_the_child_before_it_is_crossed() -> None:
+def test_headroom_that_falls_towards_the_floor_stops_the_child_before_it_is_crossed():
     readings = iter([12 * GIB, 9 * GIB, 6 * GIB])
     result = runner("hang()", headroom=lambda: next(readings))(Knobs(), timeout_s=60, watch=go_on)
     assert result.outcome is Outcome.INFEASIBLE
     assert result.min_headroom_bytes == 6 * GIB, "it stops while still above the floor of 5"
 
 
-def test_nothing_is_started_below_the_floor(tmp_path: Path) -> None:
+def test_nothing_is_started_below_the_floor(tmp_path: Path):
     mark = tmp_path / "started"
     result = runner(f"open({str(mark)!r}, 'w')", headroom=lambda: 4 * GIB)(
         Knobs(), timeout_s=60, watch=go_on
@@ -151,13 +151,13 @@ def test_nothing_is_started_below_the_floor(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-def test_unreadable_headroom_does_not_stop_a_trial() -> None:
+def test_unreadable_headroom_does_not_stop_a_trial():
     result = runner("answer(2.0)", headroom=lambda: None)(Knobs(), timeout_s=60, watch=go_on)
     assert result.outcome is Outcome.COMPLETE
     assert result.min_headroom_bytes is None
 
 
-def test_a_watcher_that_says_stop_prunes_the_trial_and_ends_its_whole_group(tmp_path: Path) -> None:
+def test_a_watcher_that_says_stop_prunes_the_trial_and_ends_its_whole_group(tmp_path: Path):
     here = tmp_path / "pids"
     seen: list[TrialProgress] = []
 
@@ -180,14 +180,14 @@ def test_a_watcher_that_says_stop_prunes_the_trial_and_ends_its_whole_group(tmp_
     assert not any(alive(pid) for pid in pids_in(here))
 
 
-def test_a_child_that_hangs_is_ended_and_failed() -> None:
+def test_a_child_that_hangs_is_ended_and_failed():
     result = runner("hang()")(Knobs(), timeout_s=0.2, watch=go_on)
     assert result.outcome is Outcome.FAILED
     assert "no result within" in result.reason
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_abort_of_the_study_ends_the_child(tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_abort_of_the_study_ends_the_child(tmp_path: Path, error: type[BaseException]):
     here = tmp_path / "pid"
 
     def watch(progress: TrialProgress | None, headroom_bytes: int | None) -> bool:

@@ -112,7 +112,7 @@ def run(spec_path: Path, measurer: Any = measure, **options: Any) -> TuneReport:
 
 def test_what_is_saved_pins_no_reader_that_is_usual_and_lists_no_knob_it_does_not_use(
     spec_path: Path,
-) -> None:
+):
     start = Knobs.build({"reader": "indexed", "cycle_length": 2, "io_threads": 1})
     winner = Knobs.build(
         {"reader": "indexed", "cycle_length": 8, "io_threads": 3, "bridge.cycle_length": 4}
@@ -137,7 +137,7 @@ def alike(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
 
 def test_a_start_that_nothing_beats_is_kept_as_a_profile_of_this_host(
     spec_path: Path, tmp_path: Path
-) -> None:
+):
     report = run(spec_path, alike, study="mine")
     document = report.as_dict()
     path = tmp_path / "config" / "profiles" / "local_dev-tuned.yaml"
@@ -155,7 +155,7 @@ def test_a_start_that_nothing_beats_is_kept_as_a_profile_of_this_host(
     assert load_profile(None).profile.provenance.study == again.result.name
 
 
-def test_a_profile_that_won_a_study_is_confirmed_in_two_trials(spec_path: Path) -> None:
+def test_a_profile_that_won_a_study_is_confirmed_in_two_trials(spec_path: Path):
     calls = []
 
     def near(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
@@ -178,7 +178,7 @@ def test_a_profile_that_won_a_study_is_confirmed_in_two_trials(spec_path: Path) 
         assert len(calls) > 2, "a study of a name, or of another start, searches"
 
 
-def test_a_start_that_the_bound_alone_confirmed_won_no_study(spec_path: Path) -> None:
+def test_a_start_that_the_bound_alone_confirmed_won_no_study(spec_path: Path):
     rates = [196.0]
 
     def near(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
@@ -195,14 +195,14 @@ def test_a_start_that_the_bound_alone_confirmed_won_no_study(spec_path: Path) ->
     assert again.profile.measurements["finals_rounds"] > 0, "it searched, and compared"
 
 
-def test_a_study_of_the_start_alone_leaves_a_profile_that_claims_nothing(spec_path: Path) -> None:
+def test_a_study_of_the_start_alone_leaves_a_profile_that_claims_nothing(spec_path: Path):
     report = run(spec_path, alike, trials=1)
     assert report.path is not None
     assert "confirmed_within_ratio" not in report.profile.measurements
     assert "nothing was compared with it" in report.sentence
 
 
-def test_a_start_that_gives_no_batch_within_the_budget_leaves_no_profile(spec_path: Path) -> None:
+def test_a_start_that_gives_no_batch_within_the_budget_leaves_no_profile(spec_path: Path):
     def late(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
         return TrialResult(Outcome.FAILED, duration_s=timeout_s, reason="no result within 60 s")
 
@@ -211,7 +211,7 @@ def test_a_start_that_gives_no_batch_within_the_budget_leaves_no_profile(spec_pa
     assert load_profile().profile.name == "local_dev"
 
 
-def test_a_start_that_outlasts_the_budget_leaves_a_profile_that_says_so(spec_path: Path) -> None:
+def test_a_start_that_outlasts_the_budget_leaves_a_profile_that_says_so(spec_path: Path):
     def late(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
         watch(TrialProgress(40, 50.0), None)
         return TrialResult(Outcome.FAILED, duration_s=timeout_s, reason="no result within 60 s")
@@ -229,7 +229,7 @@ def test_a_start_that_outlasts_the_budget_leaves_a_profile_that_says_so(spec_pat
     json.dumps(report.as_dict(), allow_nan=False)
 
 
-def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Path) -> None:
+def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Path):
     document = json.loads(json.dumps(run(spec_path, study="mine").as_dict(), allow_nan=False))
     assert set(document) == {
         "profile_path",
@@ -261,7 +261,7 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
     Knobs.build(document["best"]["knobs"])
 
 
-def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:
+def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom():
     text, clock = io.StringIO(), ManualClock()
     watcher = LiveWatcher(Console(file=text), clock, 360)
     watcher.started("trial 2/12 (guess)")
@@ -284,16 +284,14 @@ def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom() -> None:
     )
 
 
-def test_a_study_that_goes_on_must_be_of_the_same_mixture(spec_path: Path) -> None:
+def test_a_study_that_goes_on_must_be_of_the_same_mixture(spec_path: Path):
     run(spec_path, trials=1, study="mine")
     spec_path.write_text(spec_path.read_text().replace("size: 16", "size: 24"))
     with pytest.raises(UsageError, match="study mine measured another mixture"):
         run(spec_path, trials=1, study="mine")
 
 
-def test_hosts_that_are_not_equal_share_no_trials(
-    spec_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hosts_that_are_not_equal_share_no_trials(spec_path: Path, monkeypatch: pytest.MonkeyPatch):
     run(spec_path, trials=2, study="mine")
     real = offline.described_host
     monkeypatch.setattr(
@@ -305,9 +303,7 @@ def test_hosts_that_are_not_equal_share_no_trials(
     assert [one.label for one in other.result.trials] == ["start"]
 
 
-def test_a_storage_that_goes_away_ends_the_study_and_saves_nothing(
-    spec_path: Path, tmp_path: Path
-) -> None:
+def test_a_storage_that_goes_away_ends_the_study_and_saves_nothing(spec_path: Path, tmp_path: Path):
     def pulls_the_plug(knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
         with contextlib.closing(sqlite3.connect(tmp_path / "out" / "studies.db")) as base:
             base.execute("DROP TABLE trial_user_attributes")
@@ -319,7 +315,7 @@ def test_a_storage_that_goes_away_ends_the_study_and_saves_nothing(
     assert [one.name for one in (tmp_path / "out").iterdir()] == ["studies.db"]
 
 
-def test_a_study_leaves_a_page_without_passwords(spec_path: Path, tmp_path: Path) -> None:
+def test_a_study_leaves_a_page_without_passwords(spec_path: Path, tmp_path: Path):
     report = run(spec_path, study="mine", command="tune --storage pg://u:secret@h/x")
     assert report.page_path == tmp_path / "data" / "autoloader" / "mine.html"
     written = report.page_path.read_text()
@@ -331,7 +327,7 @@ def test_a_study_leaves_a_page_without_passwords(spec_path: Path, tmp_path: Path
 
 def test_a_profile_that_cannot_be_written_costs_nothing_that_was_measured(
     spec_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", "/proc/nowhere")
     with pytest.raises(ProfileError, match="the study mine is kept") as caught:
         run(spec_path, study="mine")
