@@ -7,8 +7,6 @@ asks the same port in the clear (``STORAGE_EMULATOR_HOST``). An object's generat
 Latency and failures are the caller's to inject.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import json

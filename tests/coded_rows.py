@@ -9,8 +9,6 @@ whole.
 Not here: what disturbs the loader meanwhile (``isolation/loader_machine.py``).
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the whole suite shares: caches of its own, demo mixtures, real data if there."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import gc

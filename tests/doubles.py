@@ -1,7 +1,5 @@
 """A clock, headroom, probes, processors and a profile that a test tells what to say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Generic, TypeVar

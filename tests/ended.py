@@ -1,7 +1,5 @@
 """Commands that run as processes of their own, to their end."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """NVML over GPUs that a test tells."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

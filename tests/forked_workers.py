@@ -9,8 +9,6 @@ hangs and ``faulthandler`` ends its process.
 Not here: processes that tests start (``in_forks``).
 """
 
-from __future__ import annotations
-
 import mmap
 import os
 import selectors

@@ -1,7 +1,5 @@
 """Writes a small LeRobot dataset with a ``modality.json``, and reads its rows by pyarrow alone."""
 
-from __future__ import annotations
-
 import functools
 import json
 from dataclasses import dataclass

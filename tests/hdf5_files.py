@@ -1,7 +1,5 @@
 """Writes HDF5 files by the calls that robot projects use, with pictures that say who they are."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

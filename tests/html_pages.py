@@ -1,7 +1,5 @@
 """Reads pages that must need nothing beside them."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 

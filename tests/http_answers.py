@@ -3,8 +3,6 @@
 Not here: what is served (each test's own subclass).
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Image–text data made small: pictures of every kind, and records in every kind of file."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -4,8 +4,6 @@ Importing torch and a trainer takes seconds, and a test of several runs needs no
 The script forks behind its imports, before it has a thread.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection

@@ -1,7 +1,5 @@
 """One episode as its index tells it, gathered the way runs of samples are."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a test must not leave behind: threads and children of the loader."""
 
-from __future__ import annotations
-
 import os
 import select
 import threading

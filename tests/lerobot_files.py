@@ -4,8 +4,6 @@ Each frame is a grid of black and white squares: the bits of camera, episode and
 tells which one it is, but where an encoder saves on it; ``decoded`` says what the video holds.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Packages that tests need and ``.venv`` lacks, in a folder of their own."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

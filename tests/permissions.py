@@ -1,7 +1,5 @@
 """Has file permissions hold for this thread, root's too, as they do for a user."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 ``cli.witness`` shares nothing with the readers that are held against it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

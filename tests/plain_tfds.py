@@ -1,7 +1,5 @@
 """Plain TFDS reading of a version directory: the reference for every value."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path

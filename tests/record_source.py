@@ -1,7 +1,5 @@
 """A reader without TensorFlow: records in a row, parsed by the reference parser."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 

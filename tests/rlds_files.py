@@ -3,8 +3,6 @@
 Frames are of one colour that names episode and step, so that a decoded frame says where it is from.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import struct

@@ -4,8 +4,6 @@ Each scan says of one bit of one coefficient that it is zero in all blocks (T.81
 bytes, for which libjpeg goes over the whole picture once.
 """
 
-from __future__ import annotations
-
 import struct
 
 SCANS_MOST = 1 + 63 * 14

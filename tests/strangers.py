@@ -1,7 +1,5 @@
 """A second user of the machine, for tests that run as root: code in a process of that user."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -9,8 +9,6 @@ the script's process here, which costs less. Beside ``train_hf.py``, ``epochs`` 
 ``trainers/trainer_script.py`` gives.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Gives files to groups: the one that is the user's alone, or another."""
 
-from __future__ import annotations
-
 import grp
 import os
 import pwd

@@ -16,8 +16,6 @@ process that asks, the child is started as it is for users.
 Not here: forks for scripts (``warm_python``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

@@ -13,8 +13,6 @@ are passed on; SIGKILL ends both. The script's process id is another one than th
 Not here: forks of one script (``in_forks``), processes of the suite (``forked_workers``).
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import importlib

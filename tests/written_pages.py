@@ -4,8 +4,6 @@ A block of ``sh`` is run by bash in the order of the page; a block of ``text`` b
 prints on stdout. A block of ``python`` that begins with ``# NAME.py`` is a file.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

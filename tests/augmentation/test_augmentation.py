@@ -1,7 +1,5 @@
 """Augmentation: what is drawn, what becomes of frames, and that a resumed run draws the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import cv2

@@ -6,8 +6,6 @@ leaves nothing running. Most cases are a spec with one value changed, or the tex
 ``plan`` and ``AutoLoader`` refuse it alike.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import os

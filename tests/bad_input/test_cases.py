@@ -1,7 +1,5 @@
 """Small inputs that people really have: each is read right or refused by name, by every command."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

@@ -3,8 +3,6 @@
 JOBS is a JSON list of [name, kind, settings, samples].
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """A contender that fails takes itself out of a run, and nobody else."""
 
-from __future__ import annotations
-
 from bench.data import ensure_data
 from bench.runner import Patience, run_scenario
 from bench.scenario import Scenario

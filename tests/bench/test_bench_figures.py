@@ -1,7 +1,5 @@
 """Figures of a scenario, worked out from turns that are made up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

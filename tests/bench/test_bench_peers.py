@@ -1,7 +1,5 @@
 """Every peer gives the samples of the mixture: right frames, numbers and words, and all of them."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """A run's document, as tables, as a page, in the docs; scenario files that spell less out."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How the bench counts shares."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.shares import share_errors

@@ -1,7 +1,5 @@
 """How the bench tells how well a stream is shuffled."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The bench's statistics: medians, their intervals, pairs, turns."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """The judge of control scenarios: who crossed the floor, who turned round, when it settled."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

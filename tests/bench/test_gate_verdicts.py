@@ -1,7 +1,5 @@
 """What the regression gate lets through, from counts and ratios that are made up."""
 
-from __future__ import annotations
-
 import itertools
 import operator
 from typing import Any

@@ -1,7 +1,5 @@
 """The regression gate lets the loader through as it is, and stops it when it became worse."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

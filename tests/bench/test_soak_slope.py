@@ -1,7 +1,5 @@
 """Growth over time as the soak tells it."""
 
-from __future__ import annotations
-
 import pytest
 
 from bench.endurance.memory import growth_per_hour

@@ -1,7 +1,5 @@
 """From traces to a bound, what limits it, and what would lift it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

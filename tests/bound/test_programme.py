@@ -1,7 +1,5 @@
 """The bound against sums done by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """What a process used is read from the kernel, by thread, and comes back from JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """Batches are bit for bit the same, and in the same order, whatever the frame cache holds."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The forecast of the frame cache: against real plans, use by use, and against drawn uses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush

@@ -1,7 +1,5 @@
 """The frame table holds what is shown next soonest, within its bytes, and lends right pixels."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

@@ -1,7 +1,5 @@
 """Frames on a disk: the right ones or none, whatever happens to the file and to those who write."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import hashlib

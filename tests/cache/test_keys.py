@@ -1,7 +1,5 @@
 """A cached frame is never shown where another one was asked for: keys hold all that made it."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any, get_args

@@ -4,8 +4,6 @@ The encoder is the protobuf runtime with the message declared by hand, so that T
 needed and the reference is not ours.
 """
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Mapping
 from pathlib import Path

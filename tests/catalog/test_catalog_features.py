@@ -1,7 +1,5 @@
 """Feature trees: paths, keys, kinds, shapes and encodings in every way of writing them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

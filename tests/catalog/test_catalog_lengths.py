@@ -1,7 +1,5 @@
 """About how many frames an episode has: the mean of a few headers, damaged records passed over."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

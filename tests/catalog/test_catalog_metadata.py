@@ -1,7 +1,5 @@
 """Version directories: what is read from them, how they are found, what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

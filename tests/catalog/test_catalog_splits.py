@@ -1,7 +1,5 @@
 """Split expressions: what they name, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

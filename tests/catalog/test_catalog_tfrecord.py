@@ -1,7 +1,5 @@
 """TFRecord framing: where records lie, and what damage does to a scan."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The demo mixture: what it declares, what it draws, and who builds it."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The budget of open files: what is kept, what gives way, and what a shortage is called."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

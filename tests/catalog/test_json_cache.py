@@ -1,7 +1,5 @@
 """Small documents in the user's cache: the one that was saved, or none."""
 
-from __future__ import annotations
-
 import logging
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cameras whose flag of presence is 0 in all episodes: what each command says of them."""
 
-from __future__ import annotations
-
 import json
 import logging
 from pathlib import Path

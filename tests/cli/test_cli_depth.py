@@ -1,7 +1,5 @@
 """Depth cameras in the commands that look at data: ``inspect``, ``init``, ``peek``, ``verify``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

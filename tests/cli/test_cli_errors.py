@@ -1,7 +1,5 @@
 """How commands refuse: one document for programs, words that count and name what is wrong."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -1,7 +1,5 @@
 """``autoloader init``: a spec from what lies on disk, which runs as it is."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

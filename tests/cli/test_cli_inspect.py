@@ -1,7 +1,5 @@
 """``autoloader inspect``: what it says of a dataset is what the files hold."""
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 from typing import Any

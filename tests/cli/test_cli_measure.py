@@ -1,7 +1,5 @@
 """The command line of ``measure`` and ``tune``: words in, documents and exit codes out."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

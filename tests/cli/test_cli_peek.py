@@ -1,7 +1,5 @@
 """``autoloader peek``: what is on the sheet, and what it says stands out."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

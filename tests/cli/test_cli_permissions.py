@@ -1,7 +1,5 @@
 """What may not be read or written ends with one clear error, or is left out by name."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

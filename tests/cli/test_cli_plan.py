@@ -1,7 +1,5 @@
 """``autoloader plan``: what it says is what a loader would do, and it starts nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The command line's shell, and ``autoloader profile``."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

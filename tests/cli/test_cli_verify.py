@@ -1,7 +1,5 @@
 """``autoloader verify``: equal where the loader is right, and exit code 4 where it is not."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The words of the command line: where a spec stands, what ``--set`` changes, what help says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

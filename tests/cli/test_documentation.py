@@ -1,7 +1,5 @@
 """README and docs say what the code does: tables, links, commands, verbs, example specs."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

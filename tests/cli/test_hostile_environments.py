@@ -5,8 +5,6 @@ stdout and one in fourteen of all; AUTOLOADER_HOSTILE_SEED chooses another part,
 AUTOLOADER_HOSTILE_ENVIRONMENTS=all runs all of them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -4,8 +4,6 @@ The mutations are drawn from a seed. The suite draws few; AUTOLOADER_HOSTILE_SPE
 and AUTOLOADER_HOSTILE_SEED another lot.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

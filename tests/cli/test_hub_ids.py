@@ -1,7 +1,5 @@
 """Datasets by their id on the Hugging Face Hub: copies on this disk, and a Hub of our own."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

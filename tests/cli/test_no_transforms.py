@@ -1,7 +1,5 @@
 """A spec of somebody else's: what it may run, and how it is looked at without running anything."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

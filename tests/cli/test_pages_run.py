@@ -1,7 +1,5 @@
 """Python on the pages runs as it stands; `make docs` runs that of all pages, this a few of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -4,8 +4,6 @@
 kills node N without grace, ``head`` kills the head, ``end`` ends everything.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What may be asked of helpers, refused in the trainer and without Ray; who agrees with whom."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import types

@@ -1,7 +1,5 @@
 """Helpers of a real cluster: the same batches, whatever becomes of helpers, nodes and the head."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

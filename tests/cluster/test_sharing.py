@@ -1,7 +1,5 @@
 """The sharing of batches with helpers that answer, fail, dawdle and go, without a cluster."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import random

@@ -1,7 +1,5 @@
 """What loader, plan, statistics and spec say of themselves at a prompt, and a spec as YAML."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

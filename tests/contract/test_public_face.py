@@ -1,7 +1,5 @@
 """What users and other packages may rely on: names, import cost, remedies, layers."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Sizes and durations: what is read, what is shown, what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from doubles import ManualClock
 from hypothesis import given

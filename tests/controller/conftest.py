@@ -1,7 +1,5 @@
 """What tests of a loader under control share."""
 
-from __future__ import annotations
-
 import pytest
 from doubles import FakeHeadroom
 from situations import FLOOR

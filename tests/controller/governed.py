@@ -1,7 +1,5 @@
 """Parts of a loader under control that tests drive by hand; with isolation="thread" alone."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

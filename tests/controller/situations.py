@@ -1,7 +1,5 @@
 """Observations by hand and by Hypothesis, and what must hold of any policy: shared by the tests."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """One budget for all pipelines of a process: nothing is promised twice, shares fit the whole."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from doubles import FakeHeadroom, ManualClock

@@ -1,7 +1,5 @@
 """Real pipelines under control: the reflex and the policy drive what really runs."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -1,7 +1,5 @@
 """The decision log, its replay, and the command that replays."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The frame cache under control: the first to go, grown while training waits, judged by no rate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Headroom on fake trees of every kind, and on a real cgroup where one can be made."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

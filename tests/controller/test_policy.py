@@ -1,7 +1,5 @@
 """The policy: transitions, one change at a time, the floor, the unknown, what did not pay."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 from typing import Any

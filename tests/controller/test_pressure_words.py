@@ -1,7 +1,5 @@
 """Pressure is told in one line each way: what is missing, who took it, and what was given up."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Optional probes, real and fake, pass one suite; a failing one is asked again, later each time."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

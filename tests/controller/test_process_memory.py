@@ -1,7 +1,5 @@
 """What processes hold, measured on real ones of known size."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Processors that may be used: affinity and CPU quota, told, written down and set for real."""
 
-from __future__ import annotations
-
 import json
 import os
 import uuid

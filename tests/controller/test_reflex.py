@@ -1,7 +1,5 @@
 """The reflex, the growth meter, prices, budget shares, the test for noise, the flow meter."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

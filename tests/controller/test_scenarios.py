@@ -1,7 +1,5 @@
 """The real policy and reflex over a simulated machine: every scenario, both readers."""
 
-from __future__ import annotations
-
 import atexit
 import random
 import tempfile

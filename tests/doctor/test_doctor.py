@@ -1,7 +1,5 @@
 """Faults are planted, each where a real one would lie: each is found, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

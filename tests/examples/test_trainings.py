@@ -1,7 +1,5 @@
 """The trainings of ``examples/`` are short, and go on exactly, by one process and by two."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

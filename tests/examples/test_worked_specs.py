@@ -1,7 +1,5 @@
 """The worked specs of ``examples/`` run as they are on the demo mixture, and explain every line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A dataset format that another package brings, from its entry point to the rows of batches."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """The process that answers for TensorFlow is asked one question at a time."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Damaged files: what is broken is named once, what is whole comes, and nothing hangs."""
 
-from __future__ import annotations
-
 import collections
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The stream reader: order, draws, and every record of a pass once, from any cursor."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Damaged and hostile HDF5 files: named, never a wrong picture, memory bounded."""
 
-from __future__ import annotations
-
 import math
 import tracemalloc
 import zlib

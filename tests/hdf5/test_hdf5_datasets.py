@@ -1,7 +1,5 @@
 """HDF5 datasets from a folder to a batch: layouts by name, order, splits, language, commands."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

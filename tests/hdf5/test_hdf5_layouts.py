@@ -1,7 +1,5 @@
 """Every layout of pictures in HDF5 files: the pixels are those that h5py reads, to the bit."""
 
-from __future__ import annotations
-
 import sys
 import tracemalloc
 import zlib

@@ -1,7 +1,5 @@
 """Specs by ``init --style``: the windows of robomimic's, ACT's and diffusion_policy's datasets."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Damaged and hostile image–text data: named, and never a wrong picture."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

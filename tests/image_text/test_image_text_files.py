@@ -1,7 +1,5 @@
 """Image–text data in each kind of file: texts, pictures, masks, sizes of the index."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """TFRecords, LeRobot, HDF5 and image–text in one spec: shares, flags, resumes of several ranks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ and texts. Not here: tests of what the
 layouts mean (``tests/catalog``), the long run (``tools/hunt/damage.py``).
 """
 
-from __future__ import annotations
-
 import collections
 import os
 import random

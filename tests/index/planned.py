@@ -1,7 +1,5 @@
 """Mixtures of tables that no files stand behind, and what is planned of them."""
 
-from __future__ import annotations
-
 from autoloader.samples import draws
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder

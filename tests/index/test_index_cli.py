@@ -1,7 +1,5 @@
 """``autoloader index``: one table or one document, progress beside it, damage named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

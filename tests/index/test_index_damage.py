@@ -1,7 +1,5 @@
 """Damaged shards: whole records are indexed, the others are named with their reasons."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Index files: built when missing or stale, whole at any time, shared by any number of builders."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

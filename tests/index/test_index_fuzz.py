@@ -1,7 +1,5 @@
 """Damaged and oddly laid out records, held to protobuf; ``tools/hunt/damage.py`` runs long."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import fuzz_index

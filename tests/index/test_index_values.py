@@ -1,7 +1,5 @@
 """The index gives what the records hold: frames, numbers and texts, held to plain parses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Next uses: what the plan read backwards says is what walking it forwards finds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

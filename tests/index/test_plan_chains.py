@@ -1,7 +1,5 @@
 """Chained samples: runs that share frames, and still every sample exactly once a pass."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """An order with locality: every sample once a pass, from few blocks at a time, and a way back."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The computed permutation: a permutation for every size and key, and as mixed as a drawn one."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

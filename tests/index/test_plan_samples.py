@@ -1,7 +1,5 @@
 """The sample plan: every position names one sample, and a pass holds every sample once."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

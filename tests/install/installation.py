@@ -3,8 +3,6 @@
 Shared by the tests of this folder and by ``make compat``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Each extra alone brings what it is for to work; what is not there is asked for by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

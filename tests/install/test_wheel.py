@@ -3,8 +3,6 @@
 It asks the package index, so that it is skipped where there is none.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

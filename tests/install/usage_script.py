@@ -7,8 +7,6 @@ tries everything that an extra brings. Where that works, ``tried`` has it as "wo
 error's words.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

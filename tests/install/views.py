@@ -5,8 +5,6 @@ An interpreter that sees these alone shows what ``pip install 'autoloader-rlds[t
 without the minutes and gigabytes that it takes.
 """
 
-from __future__ import annotations
-
 import collections
 import subprocess
 import sys

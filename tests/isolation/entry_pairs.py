@@ -8,8 +8,6 @@ cache, says what every row must hold.
 Not here: pairs at random (``tools/hunt/pairs.py``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import hashlib

@@ -1,7 +1,5 @@
 """Loaders under a low limit of open files: a script of its own, since a limit cannot be undone."""
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

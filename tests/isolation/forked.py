@@ -6,8 +6,6 @@ must end as it wanted to. Whatever it does, the parent is looked at by the paren
 Not here: the parent's rows (``loader_machine``).
 """
 
-from __future__ import annotations
-
 import atexit
 import faulthandler
 import gc

@@ -5,8 +5,6 @@ that has no TensorFlow. A fork tries every entry of the loader that it has a cop
 ends in one of several ways; the parent reads on and counts its rows.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import multiprocessing

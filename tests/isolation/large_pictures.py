@@ -3,8 +3,6 @@
 ``python large_pictures.py GROUP SPEC BATCHES``; prints one JSON document.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -3,8 +3,6 @@
 Run by ``test_lifetime`` in a process of its own, whose garbage collector is off.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import json

@@ -3,8 +3,6 @@
 Not here: what a machine does (``loader_machine``), two million rows of it (``make hunt``).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

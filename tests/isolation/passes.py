@@ -1,7 +1,5 @@
 """Counts what loaders hand out, by dataset and pass, and holds it against what there is."""
 
-from __future__ import annotations
-
 import collections
 from typing import Any
 

@@ -3,8 +3,6 @@
 ``python shares_a_budget.py GROUP TRAIN_SPEC FLOOR``; prints one JSON document.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """On a machine that is busy with other work nothing is killed for getting no processor."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A child that crashes again and again is given up, though a batch comes in between."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """The indexed pool in light processes: the same batches, whatever their number and their fate."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

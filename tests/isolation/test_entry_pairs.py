@@ -1,7 +1,5 @@
 """Entries and loaders that differ in one field never show each other's rows, whatever is cached."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every pass holds every sample once, whatever happens to the loader in between."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

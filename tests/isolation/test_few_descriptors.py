@@ -1,7 +1,5 @@
 """Open files are a budget: whatever the limit, loaders share it, and a real shortage is named."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -4,8 +4,6 @@ Every row is held against the files by its provenance. ``AUTOLOADER_TEST_RUNS`` 
 each case does (default 1).
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """Pictures of which a few at a time take more memory than there is."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

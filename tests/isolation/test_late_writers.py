@@ -1,7 +1,5 @@
 """Threads that do not end when they are told to: nobody else uses what they write to."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """Nothing of the loader outlives its use, and what was handed out outlives the loader."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import os

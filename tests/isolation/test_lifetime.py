@@ -3,8 +3,6 @@
 Without the garbage collector. ``AUTOLOADER_TEST_RUNS`` says how often (default 1).
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

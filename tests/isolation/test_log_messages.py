@@ -1,7 +1,5 @@
 """Messages on their way: log records of the child, and a signal's handler amid a message."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import threading

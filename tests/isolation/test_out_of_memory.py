@@ -1,7 +1,5 @@
 """A real memory cgroup kills the child: training goes on with smaller knobs."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

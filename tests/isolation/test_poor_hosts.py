@@ -1,7 +1,5 @@
 """Hosts that lack something end a start with an error of the library, or do without."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

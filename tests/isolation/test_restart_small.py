@@ -1,7 +1,5 @@
 """The reflex's last resort in a real child under a real memory limit: it restarts small."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import logging

@@ -1,7 +1,5 @@
 """Train and validation loaders under one floor, in a real memory cgroup."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

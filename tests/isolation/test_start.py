@@ -1,7 +1,5 @@
 """A start: the child comes up while its trainer plans, and goes again where the plan is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Whatever befalls a loader, every row is the one it says it is, and every pass is whole."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A stopped process is found and replaced, whichever it is; nothing is lost or comes twice."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -5,8 +5,6 @@ child would be the larger for it), so it is installed into a folder of its own, 
 index.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

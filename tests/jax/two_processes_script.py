@@ -6,8 +6,6 @@ Prints one JSON document: its rank, the places it was given, and what became of 
 device, and of one sharded over both.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import sys

@@ -1,7 +1,5 @@
 """Knobs: which combinations may run, and that clamping always ends at a legal one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

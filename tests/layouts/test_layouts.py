@@ -1,7 +1,5 @@
 """The layouts of Octo, OpenVLA and openpi, over batches of a real loader."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Reads LeRobot datasets that ``lerobot_files`` wrote, and says whether every value is right."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path

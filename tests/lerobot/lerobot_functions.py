@@ -1,7 +1,5 @@
 """Functions that rewrite episodes of LeRobot datasets in tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -8,8 +8,6 @@ in a note, or in the error that refuses the dataset.
 Not here: the long run (``tools/hunt/damage.py``).
 """
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

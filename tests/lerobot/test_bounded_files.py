@@ -1,7 +1,5 @@
 """Local files of a dataset that are pipes, devices, or larger than anything that they may hold."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

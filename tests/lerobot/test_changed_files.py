@@ -4,8 +4,6 @@ Each mutation is loaded with the caches of the load before it, and again with em
 give the same rows, or the same refusal. Statistics of action and state are among what is compared.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

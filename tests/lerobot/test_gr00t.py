@@ -3,8 +3,6 @@
 Expected values are worked out here from the Parquet files, by the formulas of GR00T's own code.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

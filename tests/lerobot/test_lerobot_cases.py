@@ -1,7 +1,5 @@
 """Rebuilt reports from other projects (../shared/cases): the right sample, or a refusal by name."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The commands that look at datasets know LeRobot's too."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

@@ -1,7 +1,5 @@
 """Videos that are cut, refreshed bit by bit, or of another codec: the frames are PyAV's."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Damaged LeRobot datasets: an episode that does not fit is left out with its numbers."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What rewrites whole episodes, on LeRobot datasets: steps, ops along the episode, functions."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

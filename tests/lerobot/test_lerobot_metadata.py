@@ -1,7 +1,5 @@
 """What ``meta`` says of a LeRobot dataset: each fault is told by its file, nothing is lost."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

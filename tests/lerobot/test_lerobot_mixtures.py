@@ -1,7 +1,5 @@
 """RLDS and LeRobot datasets in one mixture: shares, passes, kills, retunes, resumes, ranks."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """What the pages say of LeRobot data, followed literally on data of the kind that they name."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

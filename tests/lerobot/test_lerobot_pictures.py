@@ -1,7 +1,5 @@
 """Pictures inside Parquet files: every way in which writers pack them, and damage."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Samples of LeRobot datasets: every number and every frame is the one that was written."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files that every rank of lerobot's script writes, while the others read them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

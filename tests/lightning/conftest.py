@@ -1,7 +1,5 @@
 """A small mixture on disk, a tiny model that notes what it sees, and a check for what is left."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Lightning's own launcher starts the second rank. Each writes ``rank-N.json``: wh
 and validated with, and which child served it. ``at.ckpt`` is saved in the middle of the epoch.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

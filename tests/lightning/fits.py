@@ -1,7 +1,5 @@
 """A tiny module that notes the samples it is trained on, and Trainers that touch no disk."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

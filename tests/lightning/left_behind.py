@@ -1,7 +1,5 @@
 """What the Lightning tests share without importing Lightning: knobs and samples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 KNOBS = {"ring_slots": 4, "decode_threads": 1, "queue_samples": 8, "reader": "indexed"}

@@ -1,7 +1,5 @@
 """What a trainer written for another loader gets, and what is logged about the loader."""
 
-from __future__ import annotations
-
 import csv
 import signal
 import subprocess

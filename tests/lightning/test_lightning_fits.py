@@ -1,7 +1,5 @@
 """Real Lightning fits over real TFDS files: what is trained on, what a checkpoint resumes with."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

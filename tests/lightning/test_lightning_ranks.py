@@ -1,7 +1,5 @@
 """A Lightning fit on two ranks of one node: one child, one sequence, and a checkpoint for one."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

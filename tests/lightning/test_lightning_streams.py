@@ -1,7 +1,5 @@
 """The training stream under a consumer that cuts, fetches ahead, saves and resumes at will."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -1,7 +1,5 @@
 """Validations beside training: nothing of training is rebuilt, and the next one is ready early."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from contextlib import closing

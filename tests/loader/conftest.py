@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from rlds_files import once, write_pair
 
 # Three datasets of 15, 12 and 9 samples; those of ``saved_states.json``.

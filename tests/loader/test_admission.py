@@ -1,7 +1,5 @@
 """Whether a pipeline may start at all: predicted bytes against headroom and floor."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Wrong types, and a loader that is closed: one error each, that says what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, get_type_hints
 

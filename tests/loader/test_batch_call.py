@@ -1,7 +1,5 @@
 """A function of the user's over each finished batch: what it sees, what it gives, how it fails."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

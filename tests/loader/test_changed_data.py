@@ -1,7 +1,5 @@
 """Data that is replaced during a run: its samples never mix with those of before."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """A state that is damaged or of another loader is refused, and nothing changes."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

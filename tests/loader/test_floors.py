@@ -1,7 +1,5 @@
 """A floor so small that its unit was left out is refused wherever a floor is written."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from pathlib import Path

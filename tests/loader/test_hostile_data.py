@@ -1,7 +1,5 @@
 """Data and metadata that lie: a quarantined record, or one error with dataset, file and reason."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

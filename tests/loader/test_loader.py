@@ -1,7 +1,5 @@
 """The loader in one process: batches as the contract says, epochs, statistics, and its end."""
 
-from __future__ import annotations
-
 import gc
 import json
 from pathlib import Path

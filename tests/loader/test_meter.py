@@ -1,7 +1,5 @@
 """What the consumer's waits and steps are turned into."""
 
-from __future__ import annotations
-
 import pytest
 
 from autoloader.telemetry.statistics import ConsumerMeter

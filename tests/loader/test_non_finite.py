@@ -1,7 +1,5 @@
 """NaN and infinite actions and states: kept and counted, replaced by repeats, or the end."""
 
-from __future__ import annotations
-
 import collections
 import logging
 import math

@@ -1,7 +1,5 @@
 """The next batch is made while the trainer does its step; what comes in between changes no row."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

@@ -1,7 +1,5 @@
 """``replay_one_batch``: the trainer alone, with the loader's own epochs and without its work."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

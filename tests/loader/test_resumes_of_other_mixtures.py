@@ -1,7 +1,5 @@
 """A resume may bring other weights and more datasets; what was given before does not come again."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json

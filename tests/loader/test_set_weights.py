@@ -1,7 +1,5 @@
 """Weights that are set while running, schedules, and weight 0: the same samples after any cut."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json

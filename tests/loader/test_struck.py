@@ -1,7 +1,5 @@
 """Whatever is raised in the training loop's thread: no row twice, none missing, ``close`` ends."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import logging

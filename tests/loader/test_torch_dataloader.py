@@ -1,7 +1,5 @@
 """``as_torch_dataloader``: a loader for trainers that insist on torch's ``DataLoader``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rlds_files import once, png, write_steps

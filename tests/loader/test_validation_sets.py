@@ -1,7 +1,5 @@
 """Validation sets: the same samples at every call, one loader for all datasets or for each."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from typing import Any

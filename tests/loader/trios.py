@@ -1,7 +1,5 @@
 """Mixtures of three datasets, and loaders of them that give the same samples each time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from rlds_files import Written

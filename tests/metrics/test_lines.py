@@ -1,7 +1,5 @@
 """Logs of a run are appended to files of this user's own."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Metrics have one name each, wherever they are read, and say what to do about their values."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

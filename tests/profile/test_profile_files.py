@@ -1,7 +1,5 @@
 """What a profile file may say, and how it is written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Keeping profiles: nothing is lost, nothing half-written."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

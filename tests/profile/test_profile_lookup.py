@@ -1,7 +1,5 @@
 """Which profile is taken, and what using it on another host does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -6,8 +6,6 @@ Trains a model with FSDP2 over the data-parallel dimension, as each process gets
 of each, as JSON: its place in the mesh, its samples, and the weights that came of them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

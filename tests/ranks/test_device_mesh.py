@@ -1,7 +1,5 @@
 """Under tensor parallelism the data-parallel ranks get different batches, their peers the same."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """A trainer starts the child of its node or joins it, and waits for neither of them for ever."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Which rank a process is, said by arguments, torchrun, Lightning or SLURM, and by nothing less."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

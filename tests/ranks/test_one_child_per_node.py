@@ -1,7 +1,5 @@
 """The ranks of a node share one child: one to start, none to wait for, all to outlive."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

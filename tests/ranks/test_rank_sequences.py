@@ -1,7 +1,5 @@
 """Ranks share one sequence: the same samples in the same order, however many they are."""
 
-from __future__ import annotations
-
 import json
 from contextlib import ExitStack
 from typing import Any

@@ -1,7 +1,5 @@
 """Another process has bound the name of a node's loader before the first rank came."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Another user of the machine binds, connects to and floods the socket of the loader's child."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """Ranks that stream: each has records of its own, and together they see every sample of a pass."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json

@@ -8,8 +8,6 @@ killed      the child is killed while one rank waits in a collective; the other 
 alone       rank 1 is killed; rank 0 reads on, then ends
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The library of recipes: every entry is spec language, names lead to it, mixtures are whole."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ops along an episode, step by step in plain Python, written from their rules."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -1,7 +1,5 @@
 """Transforms that the tests name by ``lab_hooks:NAME``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Transforms in the style of Octo's: a trajectory of eager tensors in, one out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Writes small datasets in public feature trees with TFDS's own encoders: random values."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

@@ -6,8 +6,6 @@ for a tensor that is stored compressed, ``j`` and ``p`` for a JPEG or PNG of hei
 for text. Paths of an episode begin with ``/``.
 """
 
-from __future__ import annotations
-
 _STEP = "is_first - ?; is_last - ?; is_terminal - ?; reward -"
 _NLI = "observation/natural_language_instruction - s; observation/natural_language_embedding 512"
 _OLD = f"{_STEP}; {_NLI}"

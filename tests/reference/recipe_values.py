@@ -4,8 +4,6 @@ An episode is a mapping of feature paths to arrays [T, w] (texts: lists). ``want
 project trains on. Nothing of the library is used here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """``action_per: step``: a chunk of actions for each step of the window, as Octo takes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

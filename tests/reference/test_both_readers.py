@@ -1,7 +1,5 @@
 """Both readers against the witness: windows, edges, goals, sums, differences, keep."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The cookbook's recipes are planned and loaded on small files in their datasets' feature trees."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

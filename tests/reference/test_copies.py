@@ -1,7 +1,5 @@
 """Public files and rewritten copies are told apart; colours are put right in public ones alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

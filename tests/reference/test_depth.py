@@ -1,7 +1,5 @@
 """Depth frames in both readers, against plain TFDS: every form of storage, to the bit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Steps and ops that see whole episodes: by their rules, in both readers, under every window."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import replace
 from pathlib import Path

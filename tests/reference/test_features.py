@@ -1,7 +1,5 @@
 """Features that samples hold, in both readers, against their values row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

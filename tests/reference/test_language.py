@@ -1,7 +1,5 @@
 """Instructions that are stored as integers or as several strings, in both readers."""
 
-from __future__ import annotations
-
 import collections
 from typing import Any
 

@@ -3,8 +3,6 @@
 Every epoch is a pass of what is really there, after a restart too.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable
 from pathlib import Path

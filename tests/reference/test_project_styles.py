@@ -1,7 +1,5 @@
 """Specs that ``init`` writes in a project's style run unedited, on public feature trees."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The real Bridge episodes in Octo's and OpenVLA's style: against plain TFDS, and known figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ The files are of TFDS's own encoders, with random values; the reference (``recip
 written from what the projects do, not from recipes or ops.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Transforms in both readers: the samples of a function applied by hand, or a clear refusal."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Each project's spec is the one that ``init --style`` writes; a test changes of i
 (windows, methods), and gives cameras a small size. The layouts give the keys to compare.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -1,7 +1,5 @@
 """A bucket ``gs://lab`` on this machine, read by TensorFlow's own client."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator

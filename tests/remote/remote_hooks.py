@@ -1,7 +1,5 @@
 """A transform for tests of remote data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -3,8 +3,6 @@
 More of both in ``bench.remote.kills`` and ``bench.remote.outage``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``s3://`` against a server that speaks its language, ``hf://`` against a hub of our own."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Datasets far away that have index files beside them: read by index from the first batch."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

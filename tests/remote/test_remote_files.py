@@ -1,7 +1,5 @@
 """Paths of other file systems, and files that are read of them piece by piece."""
 
-from __future__ import annotations
-
 import errno
 from typing import Any
 

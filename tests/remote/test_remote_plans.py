@@ -1,7 +1,5 @@
 """What is decided of remote data before a start: reader, sizes, statistics, or a refusal."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

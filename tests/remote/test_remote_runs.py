@@ -1,7 +1,5 @@
 """Loaders and commands over remote data, in processes of their own as users have them."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Remote shards through the stream reader: the same samples, exactly once, whatever the network."""
 
-from __future__ import annotations
-
 import gc
 import threading
 from collections import Counter

@@ -1,7 +1,5 @@
 """Shards are fetched ahead in the order in which the plan needs them."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Shards that arrive through the cache: what is read is the store's, once, or an error says why."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Moments of runs that never were, for what keeps, exports and draws them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Running loaders keep the record that the environment asks for."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time

@@ -1,7 +1,5 @@
 """The page of a run answers what limited it, what was done and why; it needs no network."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

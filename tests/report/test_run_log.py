@@ -1,7 +1,5 @@
 """A run leaves a record of itself: small, whole to the last second, none where it is not wanted."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -7,8 +7,6 @@ bytes' time, any other a seek more. The file ``.head`` in the mount says what wa
 Not here: the file system (``bench.shown_files``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Who waits for data is told which dataset it is, and which of its shard files."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """Blocks of an order with locality: each read once, and the samples are what single reads give."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

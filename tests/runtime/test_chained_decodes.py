@@ -1,7 +1,5 @@
 """Rows of a chain decode each frame once, and show the same pixels as rows decoded alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Decoding one frame: every encoding, fit and resize, and an answer to whatever is no picture."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random

@@ -1,7 +1,5 @@
 """The disk head: what it counts, and that an order with locality moves it once a block."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A kernel that refuses files in memory is told in words, wherever they are made."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

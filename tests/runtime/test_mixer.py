@@ -1,7 +1,5 @@
 """The mixer: follows the schedule, owes what is not ready, repays first, and shares hold."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

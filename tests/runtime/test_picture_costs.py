@@ -1,7 +1,5 @@
 """What decoding a picture may take: pixels × scans, and memory."""
 
-from __future__ import annotations
-
 import io
 import threading
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A running pipeline over readers without TensorFlow: order, faults, stalls, its end."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The decode pool: grows at once, shrinks after the item in hand, and passes exceptions on."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

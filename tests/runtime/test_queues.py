@@ -1,7 +1,5 @@
 """Queues: admission, order, shuffling within a pass, and nothing lost when closed."""
 
-from __future__ import annotations
-
 import threading
 
 import numpy as np

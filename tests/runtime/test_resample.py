@@ -1,7 +1,5 @@
 """Resizing as Pillow and TensorFlow do it: within one grey level, whatever the sizes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import cv2

@@ -1,7 +1,5 @@
 """The batch ring: slots are in one hand at a time, lent memory stays, and pages are given back."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import os

@@ -1,7 +1,5 @@
 """Runs are read into memory that earlier runs have left, and never into memory still in use."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

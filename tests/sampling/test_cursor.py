@@ -1,7 +1,5 @@
 """Cursors: any interleaving folds to the same place, and a place costs little to keep."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

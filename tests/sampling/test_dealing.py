@@ -1,7 +1,5 @@
 """Steps deal an epoch's positions whole, in equal numbers, and none of them empty."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

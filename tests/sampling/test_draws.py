@@ -1,7 +1,5 @@
 """Keyed draws: the same for the same place, uniform, and known values that may never change."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

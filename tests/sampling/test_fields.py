@@ -1,7 +1,5 @@
 """Field expressions over real features: columns, values, and refusals that name what there is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

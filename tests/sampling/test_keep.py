@@ -1,7 +1,5 @@
 """Which t are kept: what each rule takes, what is told of it, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Steps of one kind each: the schedule by itself."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

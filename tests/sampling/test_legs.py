@@ -1,7 +1,5 @@
 """Orders whose shares change on the way: exact on both sides, and told back from any number."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from fractions import Fraction

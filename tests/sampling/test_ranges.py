@@ -1,7 +1,5 @@
 """Sets of t as ranges against Python's own sets."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

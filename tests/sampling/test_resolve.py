@@ -1,7 +1,5 @@
 """A spec held against real files: what is bound, counted and refused, without reading pictures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

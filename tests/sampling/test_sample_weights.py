@@ -1,7 +1,5 @@
 """Weights of single samples: files, what comes in a batch, and what is drawn in a pass."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from fractions import Fraction

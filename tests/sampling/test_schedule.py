@@ -1,7 +1,5 @@
 """The mixing schedule and the blocks it deals: exact at any length, from any position."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -13,8 +13,6 @@ Not here: policy and reflex (they are the real ones, see ``simulation``), distur
 (``scenarios``).
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, field, replace
 from typing import Any

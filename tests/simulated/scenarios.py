@@ -6,8 +6,6 @@ is judged from ``SETTLED_S`` on.
 Not here: judging (the tests do).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -5,8 +5,6 @@ The order of a running loader: the reflex ten times a second, the policy once.
 Not here: the plant (``plant``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

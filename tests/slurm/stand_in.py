@@ -10,8 +10,6 @@ still from there until the signal arrives: on a crowded machine it would be at i
 Not here: queues, allocations, limits.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -3,8 +3,6 @@
 SLURM is stood in for (``stand_in``), and what the page installs is installed by ``tests/install``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

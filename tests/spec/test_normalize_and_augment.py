@@ -1,7 +1,5 @@
 """``normalize`` and ``augment``: what may be said, and what is refused with path and remedy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The spec language: what it takes, what it refuses, and that a refusal helps."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import json

@@ -1,7 +1,5 @@
 """Statistics files of other tools: written as they document them, and read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

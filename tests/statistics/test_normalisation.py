@@ -1,7 +1,5 @@
 """Statistics against plain NumPy, and what every reader makes of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What counts in statistics: steps once, over the episodes that remain after filters."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

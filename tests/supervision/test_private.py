@@ -1,7 +1,5 @@
 """Locks and folders that another user of the machine has made first, or holds."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

@@ -1,7 +1,5 @@
 """A process of the library imports what is installed, then what its starter could, and no more."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

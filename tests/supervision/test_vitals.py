@@ -1,7 +1,5 @@
 """A silent process is judged by what it got: a table of readings, and real processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

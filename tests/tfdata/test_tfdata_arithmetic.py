@@ -1,7 +1,5 @@
 """What the tf.data front door computes in TensorFlow equals what NumPy computes for a loader."""
 
-from __future__ import annotations
-
 import io
 
 import cv2

@@ -1,7 +1,5 @@
 """The tf.data front door gives a loader's samples, each once a pass, in the turns asked for."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

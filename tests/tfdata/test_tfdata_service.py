@@ -1,7 +1,5 @@
 """The tf.data front door over tf.data service: a dispatcher and two workers on this machine."""
 
-from __future__ import annotations
-
 import subprocess
 from collections import Counter
 from collections.abc import Iterator

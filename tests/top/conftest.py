@@ -1,7 +1,5 @@
 """A loader that runs in a child while a module's tests look at it from outside."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A moment of a run, as tests want it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

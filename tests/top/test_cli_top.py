@@ -1,7 +1,5 @@
 """``autoloader top`` on a loader that runs, and on what is not there."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """What takes long is told while it goes on, wherever that can be read."""
 
-from __future__ import annotations
-
 import io
 import logging
 import sys

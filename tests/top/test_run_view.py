@@ -1,7 +1,5 @@
 """A run as a person sees it: in 80 × 24, what limits it first, what is worst first."""
 
-from __future__ import annotations
-
 import pytest
 from moments import GIB, a_moment
 

@@ -1,7 +1,5 @@
 """What a running loader says of itself, seen from outside."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

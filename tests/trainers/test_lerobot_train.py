@@ -4,8 +4,6 @@
 their order.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import runpy

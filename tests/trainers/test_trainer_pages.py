@@ -4,8 +4,6 @@ A stand-in calls what the project's script calls, in its order. ``make trainers`
 the projects' own sources.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import re

@@ -4,8 +4,6 @@ Both are no part of ``.venv``: they are installed into a folder of their own, on
 index.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

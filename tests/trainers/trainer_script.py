@@ -1,7 +1,5 @@
 """Hugging Face's ``Trainer`` on a loader: what two epochs of it were given."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

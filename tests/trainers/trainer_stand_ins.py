@@ -3,8 +3,6 @@
 ``seam`` is what a test hands a script, and where the script leaves what it trained on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 _JAX = """

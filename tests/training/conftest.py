@@ -1,7 +1,5 @@
 """A mixture small enough that a run over it takes a second or two."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

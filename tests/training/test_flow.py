@@ -1,7 +1,5 @@
 """The arithmetic of flow matching, on plain tensors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given

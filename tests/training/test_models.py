@@ -1,7 +1,5 @@
 """Quantiser, backbone, heads and pictures, on plain tensors."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole runs over a small mixture: what they leave, how they end, how they go on."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """A vision-language model behind the backbones' interface, tiny and random."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

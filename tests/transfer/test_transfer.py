@@ -1,7 +1,5 @@
 """Batches reach the device unchanged, and a slot comes back, and is punched, only when it may."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The finals: paired, in turn, and hard on luck."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

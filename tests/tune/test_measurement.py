@@ -1,7 +1,5 @@
 """A measurement counts what a trainer would feel. The loader is a fake on a hand-driven clock."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

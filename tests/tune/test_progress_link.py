@@ -1,7 +1,5 @@
 """The line between child and parent: what is sent arrives, and its end is noticed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

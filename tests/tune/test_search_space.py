@@ -1,7 +1,5 @@
 """The search space is legal by construction."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A study that several processes share: one is killed, and no trial is lost."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

@@ -1,7 +1,5 @@
 """A real Optuna study over a fake machine: what each outcome does to it, and who wins."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """The report of a study: what it tells, as a page and as text."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

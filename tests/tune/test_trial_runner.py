@@ -1,7 +1,5 @@
 """A trial's child is watched, and never outlives its trial. Children here are small scripts."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

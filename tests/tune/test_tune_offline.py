@@ -1,7 +1,5 @@
 """From options to a saved profile, over a real study and a fake measurement."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

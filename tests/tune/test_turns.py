@@ -1,7 +1,5 @@
 """Measurements of one host take turns."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

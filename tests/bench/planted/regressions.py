@@ -1,7 +1,5 @@
 """Regressions that tests plant in a copy of the loader, each in one module of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 
