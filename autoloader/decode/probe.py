@@ -64,7 +64,6 @@ _ENCODE = (
     "--operation.type reencode_videos --operation.rgb_encoder.vcodec h264 "
     "--operation.rgb_encoder.g 2"
 )
-_NO_AV1 = "decoding is the processors' work: the decoders (NVDEC) of A100 and H100 know no AV1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +92,8 @@ class VideoCost:
 
     @property
     def advice(self) -> str | None:
-        """Command that makes other videos, or why it must be processors that decode these."""
-        if self.decodes > MANY_DECODES:
-            return _ENCODE
-        return _NO_AV1 if self.codec == "av1" else None
+        """Command that makes videos of fewer decodes; ``None``: these take few."""
+        return _ENCODE if self.decodes > MANY_DECODES else None
 
 
 @dataclass(frozen=True, slots=True)

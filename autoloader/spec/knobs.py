@@ -502,6 +502,8 @@ OTHER_WORDS = {
     + _given("shuffle_samples", 1000),
     "shuffle": "leave it out: samples are shuffled by the spec's seed",
     "device": "leave it out: batches come in memory, and loader.transfer(device) copies them",
+    "ram_floor": "give it to AutoLoader(…, ram_floor=…), or by --ram-floor",
+    "split": "write it in the entry of each dataset: split: {train: …, val: …}",
     "batch_size": "here this is batch: {size: N} in the spec, or --set batch.size=N",
 }
 """What a setting of other loaders is called here."""

@@ -441,6 +441,8 @@ _SYNTAX = {
 
 
 def _syntax(error: Exception, mark: Any, whole: str) -> DocumentError:
+    if isinstance(error, UnicodeDecodeError):
+        return DocumentError("its text is not UTF-8", "save it as UTF-8")
     said = " ".join(str(getattr(error, "problem", None) or error).split())
     if "integer string conversion" in said:
         return DocumentError("it holds a number that is too long to read", "shorten or quote it")

@@ -213,6 +213,8 @@ TEXTS: dict[str, Case] = {
     "a knob": Case(TEXT + "decode_threads: 4\n", 2, ("'decode_threads'", "a knob", "--set")),
     "workers": Case(TEXT + "num_workers: 4\n", 2,
                     ("bad.yaml, line 9: at the top", "'num_workers'", "--set decode_threads=4")),
+    "a floor": Case(TEXT + "ram_floor: 5GB\n", 2, ("'ram_floor'", "--ram-floor")),
+    "a split of all": Case(TEXT + "split: train\n", 2, ("'split'", "entry of each dataset")),
     "a camera's size alone": Case(TEXT.replace("{size: [8, 8]}", "[8, 8]"), 2,
                                   ("cameras.primary", "[8, 8]", "keys and values")),
     "images without camera": Case(TEXT.replace("{primary: observation/image}", "observation/image"),

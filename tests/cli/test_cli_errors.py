@@ -130,6 +130,11 @@ def test_a_path_that_is_not_there_is_told_what_may_be_meant(tmp_path: Path, path
     assert remedy in told.value.remedy
 
 
+def test_a_spec_in_another_encoding_is_told_as_that(tmp_path: Path, cli: Cli):
+    (tmp_path / "mix.yaml").write_text(json.dumps(PLAIN), encoding="utf-16")
+    assert "not UTF-8\n  → save it as UTF-8" in cli("plan", tmp_path / "mix.yaml", code=2).err
+
+
 def test_ctrl_c_while_the_commands_are_imported_ends_quietly(tmp_path: Path):
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
     for module in ("autoloader", "autoloader.tune"):

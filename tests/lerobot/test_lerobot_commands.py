@@ -163,7 +163,7 @@ def test_peek_calls_columns_by_their_names_and_finds_the_gripper_by_them(
     ("codec", "gop", "sample", "told"),
     [
         ("libsvtav1", 20, {"frame_offsets": [0]}, "av1, a keyframe every 20 frames: 10.5 decodes"),
-        ("libsvtav1", 2, {"frame_offsets": [0]}, "NVDEC"),
+        ("libsvtav1", 2, {"frame_offsets": [0]}, "av1, a keyframe every 2 frames: 1.5 decodes"),
         ("libx264", 20, {"frame_offsets": [0, 4]}, "with mixing.chain: true"),
         ("libx264", 20, {"frame_offsets": [0, 4]}, "reencode_videos"),
     ],
