@@ -36,7 +36,13 @@ from typing import Any
 import psutil
 
 from autoloader.errors import AutoloaderError, UsageError
-from autoloader.host.files import check_own_folder, own_folder, runtime_folder, write_whole
+from autoloader.host.files import (
+    check_own_folder,
+    own_folder,
+    remove_leftovers,
+    runtime_folder,
+    write_whole,
+)
 from autoloader.telemetry.lines import LineLog, read_lines
 from autoloader.telemetry.statistics import SCHEMA_VERSION as SNAPSHOT_VERSION
 from autoloader.telemetry.statistics import Move, Statistics, encoded
@@ -357,6 +363,7 @@ def living_runs() -> list[Statistics]:
         if not isinstance(error, FileNotFoundError):
             logger.warning("no run is shown: %s", error)
         return found
+    remove_leftovers(directory, "*.json")
     for path in sorted(directory.glob("*.json")):
         try:
             moment = Statistics.from_json(path.read_bytes())

@@ -41,6 +41,16 @@ def test_a_run_that_was_killed_is_cleaned_away_by_the_next_reader(folder: Path):
     assert list(folder.iterdir()) == []
 
 
+def test_what_a_writer_left_that_was_killed_a_day_ago_is_cleaned_away(folder: Path):
+    folder.mkdir(mode=0o700)
+    left = folder / ".host-1-0.json.0123456789abcdef.tmp"
+    for age_s, stays in ((60, True), (25 * 3600, False)):
+        left.write_text("half")
+        os.utime(left, (time.time() - age_s,) * 2)
+        assert living_runs() == []
+        assert left.exists() is stays
+
+
 def test_what_no_loader_wrote_is_neither_shown_nor_removed(folder: Path):
     folder.mkdir()
     (folder / "notes.json").write_text("mine")
