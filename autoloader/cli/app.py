@@ -963,7 +963,7 @@ def _as_ours(error: Exception, program: str, words: Sequence[str]) -> Autoloader
         told = f"; ulimit -v is {format_bytes(limit)}" if limited else ""
         return BudgetInfeasibleError(
             f"the process is out of memory{told}{f': {error}' if str(error) else ''}",
-            remedy="raise the limit, or close other programs that use memory",
+            remedy=f"{'raise the limit, or ' * limited}close other programs that use memory",
         )
     return None
 
@@ -1022,7 +1022,8 @@ def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     name = name or parameter.name.upper()
     if said.startswith("Missing"):
-        return UsageError(f"{name} is required and missing", remedy=f"{parameter.help} {remedy}")
+        told = f"give {name} ({parameter.help.rstrip('.')}); {remedy}"
+        return UsageError(f"{name} is required and missing", remedy=told)
     message = error.message.removeprefix("Value error, ")
     found = _value(parameter.opts, words)
     if found is None or repr(found) in error.message:

@@ -157,7 +157,7 @@ def memory(machine: Machine, floor_bytes: int) -> Iterator[Seen]:
         yield Finding(
             f"{format_bytes(room.headroom_bytes)} can still be taken ({room.source} binds), less "
             f"than the floor of {format_bytes(floor_bytes)}: a loader will not start",
-            "end what else uses memory, ask for more of it, or lower --ram-floor",
+            "end other programs that use memory, ask for more, or lower --ram-floor",
             severity="error",
         )
     yield from _slurm(machine, probe.cgroup_limit_bytes())
@@ -175,8 +175,8 @@ def _slurm(machine: Machine, cgroup_bytes: int | None) -> Iterator[Seen]:
         yield Finding(
             f"SLURM gives the job {format_bytes(given)}, and the cgroup's limit is {bound}: SLURM "
             "may kill by its own accounts, which the loader cannot see",
-            "raise --ram-floor by what of the node is not the job's, or have the cluster enforce "
-            "memory by cgroups (ConstrainRAMSpace=yes)",
+            "raise --ram-floor by the node's memory that is not the job's, or have the cluster "
+            "enforce memory by cgroups (ConstrainRAMSpace=yes)",
         )
 
 

@@ -148,7 +148,7 @@ def _write_result(text: str) -> None:
     if sys.stdout is None:
         raise UsageError(
             "stdout is closed, so the result cannot be printed",
-            remedy="leave stdout open; > /dev/null drops the result",
+            remedy="leave stdout open, or redirect it: > /dev/null drops the result",
         )
     with _told_in_our_words():
         print(text)

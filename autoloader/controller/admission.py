@@ -181,12 +181,12 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
         )
     if left < 0:
         parts = (f"{name} {format_bytes(size)}" for name, size in price.parts.items() if size)
-        needs = f"pipelines of the node's {price.ranks} ranks need"
-        needs = "pipeline needs" if price.ranks == 1 else needs
-        floor = f" and {format_bytes(ram_floor_bytes)} of it must stay free"
+        needs = f"loaders of the node's {price.ranks} ranks need"
+        needs = "loader needs" if price.ranks == 1 else needs
+        floor = f", and {format_bytes(ram_floor_bytes)} of that must stay free (ram_floor)"
         kept = floor if ram_floor_bytes else ""
         raise BudgetInfeasibleError(
-            f"the smallest {needs} about {format_bytes(price.total_bytes)} "
+            f"even with the smallest knobs, the {needs} about {format_bytes(price.total_bytes)} "
             f"({', '.join(parts)}), but only {format_bytes(headroom_bytes)} are free{kept}",
             remedy=f"lower {'ram_floor or ' if kept else ''}batch.size, use smaller frames or "
             "fewer datasets, "

@@ -342,7 +342,7 @@ class Profile(Block):
         except DocumentError as error:
             raise ProfileError(
                 f"{path}: the profile cannot be read: {error.what}",
-                remedy=f"{error.remedy}, or name a profile of `autoloader profile list`; {example}",
+                remedy=f"{error.remedy}; or name a profile of `autoloader profile list`; {example}",
             ) from error
         if not isinstance(raw, Mapping):
             holds = "is empty" if raw is None else f"holds {type(raw).__name__}, not a mapping"

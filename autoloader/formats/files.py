@@ -429,7 +429,7 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
     elif isinstance(error, faults.UnreachableError):
         remedy = "check the network (and https_proxy, where there is one), then start again"
     else:
-        remedy = "check that the file is whole and readable"
+        remedy = "check the address, and that the server gives the whole file"
     return SourceError(what, remedy=remedy, dataset=dataset)
 
 

@@ -506,7 +506,7 @@ def _taken(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()} of {socket.gethostname()}".encode(), 0)
+    os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
     return True
 
 

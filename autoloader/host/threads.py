@@ -40,7 +40,7 @@ from autoloader.errors import PipelineError, UsageError
 
 MORE_THREADS = (
     "raise the limit of processes and threads (ulimit -u, pids.max of the control group), or use "
-    "fewer: lower the knobs that count threads and processes, and num_workers of other loaders"
+    "fewer: lower decode_threads, io_threads, decode_processes, and num_workers of other loaders"
 )
 _LONGEST_NAME = 15
 _PR_SET_PDEATHSIG = 1

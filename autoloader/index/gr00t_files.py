@@ -74,8 +74,8 @@ def named_columns(
         key = keys.get((term.path, start or 0, end or 0))
         if key is None or end is None:
             raise UsageError(
-                f"datasets[{dataset}].{field}: {term.text()!r} is not an entry of its "
-                f"modality.json",
+                f"datasets[{dataset}].{field}: {term.text()!r} is not an entry of the "
+                "dataset's meta/modality.json",
                 remedy="write the columns as in modality.json, such as observation.state[0:7], or "
                 "write the spec by autoloader init --style gr00t",
             )

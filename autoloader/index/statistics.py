@@ -309,7 +309,7 @@ def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> Norma
                 raise SpecError(
                     f"normalize.group.{group}: the {name} of {there[0][0]!r} has {first} columns, "
                     f"the {name} of {other!r} has {width}",
-                    remedy="move one of them to another group: all of a group need equal columns",
+                    remedy="move one of the two to another group: a group needs equal columns",
                 )
         if there:
             rows = [one for _, one in there]

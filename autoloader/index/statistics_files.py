@@ -200,7 +200,7 @@ def _read_file(path: str | Path) -> dict[str, NormalizationStatistics]:
         raise SpecError(f"{where}: {path}: {error}", remedy=_REMEDY) from error
 
 
-_REMEDY = "write one with: autoloader stats SPEC -o FILE"
+_REMEDY = "write a file of statistics with: autoloader stats SPEC -o FILE"
 
 
 def _unreadable(error: OSError, path: str | Path) -> SpecError:

@@ -199,7 +199,7 @@ def openpi(
     states = batch["state"].shape[1]
     if not frames or set(frames.values()) != {1} or states != 1:
         raise UsageError(
-            f"a sample has {frames} frames by camera and {states} states; openpi takes one of each",
+            f"a sample has {states} states and frames {frames}; openpi takes one of each",
             remedy="write sample: {frame_offsets: [0], state_offsets: [0]}, without goal",
         )
     taken = cameras or _CAMERAS["pi0_fast" if model == "pi0_fast" else "pi0"]

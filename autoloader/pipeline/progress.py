@@ -226,8 +226,8 @@ class DeliveryProgress:
                 f"this state was saved by rank {rank} of {world_size}, and this is rank "
                 f"{self._ranks.rank} of {self._ranks.world_size}: with reader: stream, a rank can "
                 "load its own state only",
-                remedy="load it on that rank; or save autoloader.join_states of all ranks' states, "
-                "as the Lightning data module does; or use reader: indexed",
+                remedy="load it on that rank; to load one state on other ranks, save "
+                "autoloader.join_states of all ranks' states, or train with reader: indexed",
             )
         others = [
             self._own(parts[str(number)], Ranks(number, world_size)) for number in range(world_size)

@@ -232,8 +232,8 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if len(places) > 1 or (of_part and parts != [(rank, len(read)) for rank in range(len(read))]):
         raise UsageError(
             f"join_states needs one state of each rank, saved after the same step; these are of "
-            f"(rank, world size) {', '.join(map(str, parts))}, saved at positions "
-            f"{', '.join(map(str, places))}",
+            f"(rank, world size) {', '.join(map(str, parts))}, saved after "
+            f"{', '.join(map(str, places))} samples",
             remedy="gather the states after the same step, and pass them in the order of the ranks",
         )
     for rank, state in enumerate(read):

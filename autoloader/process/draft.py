@@ -267,7 +267,7 @@ def _of_records(root: str, say: Callable[[str], object]) -> dict[str, Any]:
         most, missing = directory.look()
     except ValueError as error:
         raise SourceError(
-            f"{root}: its records are not read: {error}",
+            f"{root}: its records cannot be read: {error}",
             remedy="give each record a key conversations, messages, texts, caption or text",
         ) from error
     name = _name_of(directory.name)

@@ -565,7 +565,7 @@ def retuned(
         wanted[f"{dataset}.{knob}" if dataset and knob in STREAM_KNOBS else key] = value
     found = Knobs.build(wanted, base=knobs, fewer_calls=True)
     if "reader" in found.changed(knobs):
-        raise UsageError("reader is fixed for a run", remedy="make a new AutoLoader to change it")
+        raise UsageError("reader cannot change during a run", remedy="make a new AutoLoader for it")
     found.check(limits)
     return found
 

@@ -167,7 +167,7 @@ def _of_mesh(mesh: Any) -> tuple[int, int]:
     except AttributeError as error:
         raise UsageError(
             f"device_mesh={shown(mesh)} is not a torch DeviceMesh",
-            remedy='give the data-parallel part of one: device_mesh=mesh["dp"]',
+            remedy='pass the data-parallel part of a DeviceMesh: device_mesh=mesh["dp"]',
         ) from error
     if same := [name for name in names if name in _SAME_BATCHES]:
         raise UsageError(

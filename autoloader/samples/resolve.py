@@ -339,7 +339,7 @@ def _scaling(
         found = getattr(statistics.get(dataset.name), key, None)
         if found is None:
             raise SpecError(
-                f"normalize.statistics: there are none for {key} of dataset {dataset.name!r}",
+                f"normalize.statistics: dataset {dataset.name!r} has no statistics of {key}",
                 remedy="run autoloader stats SPEC -o FILE, and set normalize.statistics to FILE",
             )
         rows = (statistics[dataset.name].action_rows or ()) if key == "action" else ()

@@ -226,7 +226,7 @@ def scaling_of(
     if how.by_row and len(rows) != horizon:
         raise SpecError(
             f"normalize.{field}.columns: by_row needs statistics of each of the {horizon} steps of "
-            f"{field}, and those of dataset {dataset!r} have {len(rows)}",
+            f"{field}, and those of dataset {dataset!r} have {len(rows)} steps",
             remedy="set action_relative_to_state, run autoloader stats SPEC -o FILE, and set "
             "normalize.statistics to FILE",
             path="normalize.statistics",

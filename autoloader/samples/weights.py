@@ -104,7 +104,7 @@ def read_weights(
         told = getattr(error, "strerror", None) or str(error)[:200]
         raise SpecError(
             f"{field}.file: {how.file} cannot be read: {told}",
-            remedy="name a Parquet or npz file of numbers; its path starts at the spec's folder",
+            remedy="give the path of a Parquet or npz file, relative to the spec's folder",
         ) from error
     if how.key not in columns:
         raise SpecError(

@@ -235,7 +235,7 @@ class DatasetSpec(Block):
         if (self.path is None) == (self.tfds is None):
             raise wrong(
                 "path and tfds are both given" if self.path else "neither path nor tfds is given",
-                "give one: path (a TFDS version directory), or tfds (name:version) with data_dir",
+                "give either path (the dataset's folder), or tfds (name:version) with data_dir",
             )
         if self.tfds is not None and self.data_dir is None:
             raise wrong(f"tfds {self.tfds!r} needs data_dir", "set data_dir here or in defaults")

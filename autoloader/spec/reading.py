@@ -424,7 +424,7 @@ def parse_yaml(text: str | bytes) -> Any:
         if mark is not None and mark.index >= len(whole.rstrip()):
             raise DocumentError(
                 f"it ends in the middle of a key or value, in line {len(whole.splitlines())}",
-                "close its bracket or quote, or write the rest: it may have been copied by half",
+                "close its bracket or quote, or write the rest of the file",
             ) from error
         raise _syntax(error, mark, whole) from error
 

@@ -242,8 +242,8 @@ def _without_end(loader: AutoLoader) -> Iterator[Mapping[str, Any]]:
             del batch
         if empty:
             raise SpecError(
-                "batch.size: an epoch of this mixture has fewer samples than a batch takes, and "
-                "batch.drop_last leaves them out",
+                "batch.size: an epoch of this mixture has fewer samples than one batch, and "
+                "batch.drop_last: true drops incomplete batches",
                 remedy="lower batch.size, set batch.drop_last: false, or make mixing.epoch longer",
             )
 

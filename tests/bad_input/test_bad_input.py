@@ -79,7 +79,7 @@ SPECS = [
     spec("arm.path", "data/robt/1.0.0", "dataset arm", "data/robt/1.0.0", "'robot'", code=4),
     spec("arm.path", "mix.yaml", "dataset arm", "mix.yaml is a file", "directory", code=4),
     spec("arm.path", "empty", "dataset arm", "empty", "dataset_info.json", code=4),
-    spec("arm.tfds", "arm:1.0.0", "datasets[arm]", "path and tfds", "give one"),
+    spec("arm.tfds", "arm:1.0.0", "datasets[arm]", "path and tfds", "give either"),
     spec(
         "arm.images",
         {"wrist": "action"},
@@ -195,7 +195,7 @@ batch: {size: 2}
 TEXTS: dict[str, Case] = {
     "nothing": Case("", 2, ("bad.yaml is empty", "autoloader init DATA_DIR")),
     "half of a file": Case(TEXT[: TEXT.index(" observation/image}")], 2,
-                           ("bad.yaml: it ends in the middle", "line 4", "copied by half")),
+                           ("bad.yaml: it ends in the middle", "line 4", "write the rest")),
     "an indentation": Case(TEXT.replace("    path", "   path"), 2,
                            ("line 3: 'path: data/robot/1.0.0' is indented differently", "fix")),
     "a tab": Case(TEXT.replace("  primary", "\tprimary"), 2, ("line 7", "has a tab", "spaces")),

@@ -127,13 +127,17 @@ def test_a_draft_bears_records_that_indexing_leaves_out(tmp_path: Path):
 
 def test_other_json_is_no_file_of_records(tmp_path: Path):
     (tmp_path / "info.json").write_text('{"robot": 1}')
-    with pytest.raises(SourceError, match=r"info\.json: its records are not read: it has no text"):
+    with pytest.raises(
+        SourceError, match=r"info\.json: its records cannot be read: it has no text"
+    ):
         draft(tmp_path / "info.json", print)
     said: list[str] = []
     with pytest.raises(SourceError, match="holds no readable dataset"):
         draft(tmp_path, said.append)
     (told,) = said
-    assert told.startswith(f"{tmp_path}: left out: {tmp_path}: its records are not read: it has no")
+    assert told.startswith(
+        f"{tmp_path}: left out: {tmp_path}: its records cannot be read: it has no"
+    )
 
 
 def test_a_fault_of_a_folder_of_records_is_named(tmp_path: Path):

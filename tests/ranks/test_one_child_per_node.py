@@ -252,8 +252,8 @@ def test_memory_for_all_ranks_of_the_node_is_asked_for_before_any_starts(mix: Pa
     plan(1)
     with pytest.raises(BudgetInfeasibleError) as caught:
         plan(16)
-    assert "the smallest pipelines of the node's 16 ranks need about" in str(caught.value)
-    assert "only 300.0 MiB are free and 64.0 MiB of it must stay free" in str(caught.value)
+    assert "the loaders of the node's 16 ranks need about" in str(caught.value)
+    assert "only 300.0 MiB are free, and 64.0 MiB of that must stay free" in str(caught.value)
     assert "fewer ranks" in caught.value.remedy
     # Once the first has been let in for all, the others ask for their own part.
     plan(16, joining=True)

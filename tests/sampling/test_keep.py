@@ -117,7 +117,7 @@ REFUSED = [
     ({"match": {"episode_metadata/file": "x"}}, "keep.match.episode_metadata/file", PATH),
     ({"match": {"action": "x"}}, "keep.match.action", "text"),
     ({"match": {"observation/image": "x"}}, "keep.match.observation/image", "text"),
-    ({"ranges": {"file": "keep.json", "key": "{nothing}"}}, "keep.ranges.key", "it has"),
+    ({"ranges": {"file": "keep.json", "key": "{nothing}"}}, "keep.ranges.key", "the dataset has"),
     ({"ranges": {"file": "keep.json", "key": "{language_instruction}"}}, "keep.ranges.key",
      "features of the episode"),
     ({"ranges": {"file": "keep.json", "key": "{episode_metadata/score}"}}, "keep.ranges.key",

@@ -251,7 +251,7 @@ def test_cache_files_configs_and_names_of_groups_are_read(
         ({"robot": {"action": NUMBERS}}, "q01_q99", "method: q01_q99.*no quantiles"),
         ({"robot": {"action": {**NUMBERS, "mask": [True]}}}, "mean_std", "differ in length"),
         ({"robot": {"action": {**NUMBERS, "q01": [1.0]}}}, "mean_std", "differ in length"),
-        ({"other": {"action": NUMBERS}}, "mean_std", "none for action of dataset 'robot'"),
+        ({"other": {"action": NUMBERS}}, "mean_std", "'robot' has no statistics of action"),
     ],
 )  # fmt: skip
 def test_what_a_file_lacks_is_told_with_a_remedy(

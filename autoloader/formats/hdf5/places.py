@@ -248,7 +248,7 @@ def _heap(file: int, address: int, size: int) -> dict[int, tuple[int, int]]:
             break
         at += _HEAP_HEADER
         if number in found or at + length > address + nbytes:
-            raise UnreadableError(f"the file is damaged: so are the rows at byte {address:,}")
+            raise UnreadableError(f"the file is damaged at its rows, from byte {address:,} on")
         found[number] = at, length
         at += -(-length // 8) * 8
     return found

@@ -120,7 +120,7 @@ def scan(path: str, schema: Schema | None) -> dict[str, Any]:
                 schema = schemas().get(found["schema"])
             if schema is None:
                 found["foreign"] = True
-                found["fault"] = f"it has no known layout: at its top lie {few(file)}"
+                found["fault"] = f"it has no known layout: its top level has {few(file)}"
                 return found
             found["episodes"] = list(_episodes(file, schema))
             _read_masks(file, found)
@@ -194,7 +194,7 @@ def _steps(episode: Any, schema: Schema) -> int:
     else:
         path = next((one for choice in schema.action for one in choice if one in episode), "")
         if not path:
-            raise ValueError("it has no attribute num_samples, and no action that the schema names")
+            raise ValueError("it has neither the attribute num_samples nor an action array")
         if kind := linked(episode, path):
             raise unfollowed(path, kind)
         steps = episode[path].shape[0]

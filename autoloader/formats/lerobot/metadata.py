@@ -438,7 +438,7 @@ def _task_table(file: Path) -> Iterator[tuple[Any, Any]]:
     # Writers keep the text as the index of a data frame, whose column has no name of its own.
     others = [name for name in table.column_names if name != "task_index"]
     if len(others) == len(table.column_names) or not others:
-        raise ValueError(f"no task_index and text, but {', '.join(table.column_names)[:80]}")
+        raise ValueError(f"it has {', '.join(table.column_names)[:80]}, not task_index and a text")
     texts = "task" if "task" in others else others[0]
     columns = (table.column(name).to_pylist() for name in ("task_index", texts))
     return zip(*columns, strict=True)

@@ -201,7 +201,7 @@ def _check_depth(choices: Sequence[Feature], camera: CameraSpec, *, field: str) 
         raise SpecError(
             f"{field}: any_of mixes depth frames that are stored in different ways: "
             + ", ".join(f"{one.path} ({fields.described(one)})" for one in choices),
-            remedy="draw from features of one type and shape",
+            remedy="list only features of one type and shape in any_of",
         )
 
 

@@ -115,7 +115,7 @@ def _closest(path: str, features: Collection[str]) -> str:
     if len(listed) > _LISTED:
         listed = difflib.get_close_matches(path, listed, n=_CLOSE, cutoff=0)
         more = f" and more; `autoloader inspect PATH` lists all {len(features)}"
-    told = f"it has: {', '.join(listed)}{more}; `autoloader init PATH` writes them as fields"
+    told = f"the dataset has {', '.join(listed)}{more}; `autoloader init PATH` writes a spec"
     return f"{close} {told}" if close.startswith("did you mean") else told
 
 
@@ -277,7 +277,7 @@ def check_same_kind(features: Sequence[Feature], *, field: str) -> None:
         raise SpecError(
             f"{field}: any_of mixes texts, code points, integers or tensors of strings: "
             + ", ".join(f"{feature.path} ({described(feature)})" for feature in features),
-            remedy="draw from features of one kind",
+            remedy="list only features of one kind in any_of",
         )
 
 
@@ -379,7 +379,7 @@ def _check_relative(
         if "state" not in fields:
             raise SpecError(
                 f"{place}: the dataset has an action, and no state to subtract from it",
-                remedy="add its state, or set sample: {action_relative_to_state: []} for it",
+                remedy="add state to the dataset, or sample: {action_relative_to_state: []}",
             )
         for name, bound in fields.items():
             if dim >= bound.width:

@@ -287,7 +287,7 @@ def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
     except OSError as error:
         raise SpecError(
             f"{field}: {path}: {error.strerror or error}",
-            remedy="give the path of a readable JSON file, from the spec's folder on",
+            remedy="give the path of a readable JSON file, relative to the spec's folder",
         ) from error
     except ValidationError as error:
         what, remedy, _ = complaint(error, {})
