@@ -135,7 +135,7 @@ def test_decodes_of_a_sample_are_told():
 
 
 def test_an_epoch_without_a_batch_is_an_error_and_no_hang():
-    with pytest.raises(SpecError, match="fewer samples than a batch"):
+    with pytest.raises(SpecError, match="fewer samples than one batch"):
         measured(ManualClock(), {"epoch": 0})
 
 
