@@ -295,9 +295,9 @@ class Sample:
 
 
 def _single(value: Any) -> NDArray[Any]:
-    """A number or array as samples hold it: float64 becomes float32."""
+    """A number or array as samples hold it: every float becomes float32."""
     plain = np.asarray(value)
-    return plain.astype(np.float32) if plain.dtype == np.float64 else plain
+    return plain.astype(np.float32) if plain.dtype.kind == "f" else plain
 
 
 def _nothing(like: Any) -> Any:
@@ -506,12 +506,13 @@ def _normalised(
 ) -> float:
     """One number, normalised."""
     constant = "min" in found and found["min"][column] == found["max"][column]
+    zero = x * 0.0  # what is not finite is NaN
     if arithmetic == "openvla" and constant and how.method not in ("mean_std", "binary"):
-        return 0.0
+        return zero
     if not masked:
         return x
     if how.method == "binary":
-        return float(x > 0.5)
+        return x if np.isnan(x) else float(x > 0.5)
     first, last = _BOUNDS[how.method]
     low, high = found[first][column], found[last][column]
     if how.method == "mean_std":
@@ -522,7 +523,7 @@ def _normalised(
         kept = how.method == "mean_std" or (how.method == "q01_q99" and arithmetic == "gr00t")
         near = 1e-8 + 1e-5 * abs(low) if arithmetic == "gr00t_n16" and not kept else 0.0
         if abs(high - low) <= near or high == low:
-            done = x if kept else 0.0
+            done = x if kept else zero
         else:
             done = (x - float(np.float32(low))) / (high - low)
             done = done if how.method == "mean_std" else 2 * done - 1
@@ -535,7 +536,7 @@ def _normalised(
         if how.method != "mean_std":
             done = 2 * done - 1
     elif constant or not high > low:
-        done = 0.0
+        done = zero
     elif how.method == "mean_std":
         done = (x - low) / (high - low)
     else:

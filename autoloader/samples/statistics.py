@@ -165,7 +165,8 @@ class Scaling:
         centre, factor, shift: [width] float32, or [R, width] where rows of a horizon differ.
         active: [width] bool; the other columns pass through.
         bound: [width] float32 largest absolute values; ``None``: there are no bounds.
-        binary: [width] bool, columns that are 1 where x > 0.5, else 0; ``None``: there are none.
+        binary: [width] bool, columns that are 1 where x > 0.5, NaN where x is, else 0; ``None``:
+            there are none.
     """
 
     centre: Floats
@@ -187,7 +188,9 @@ class Scaling:
         if self.bound is not None:
             np.clip(scaled, -self.bound, self.bound, out=scaled)
         if self.binary is not None:
-            scaled[..., self.binary] = own[..., self.binary] > np.float32(0.5)
+            switches = own[..., self.binary]
+            large = switches > np.float32(0.5)
+            scaled[..., self.binary] = np.where(np.isnan(switches), switches, large)
         own[...] = np.where(self.active & ~nothing[..., None], scaled, own)
 
 

@@ -309,7 +309,7 @@ class ColumnsNormalizeSpec(Block):
 
     Attributes:
         dims: as in the field, of the columns that are meant
-        method: as of the field; binary: 1 where x > 0.5, else 0
+        method: as of the field; binary: 1 where x > 0.5, NaN where x is, else 0
         clip: bound to [-1, 1], or to [-number, number]
         by_row: of actions relative to the state: by statistics of each row of the horizon
     """

@@ -347,6 +347,8 @@ def test_wide_numbers_lanes_and_what_is_absent_or_not_finite_are_no_differences(
     write_robomimic(tmp_path / "demos/b.hdf5", {"demo_0": 2})  # says nothing
     with h5py.File(tmp_path / "demos/a.hdf5", "r+") as file:
         file["data/demo_0/actions"][2] = np.nan
+        near = file["data/demo_1/obs"].pop("robot0_eef_pos")[()]
+        file["data/demo_1/obs/robot0_eef_pos"] = near.astype(">f8")
     demos = {"name": "demos", "path": str(tmp_path / "demos"), "action": "actions",
              "images": {"top": "obs/agentview_image"}, "language": "language_instruction",
              "features": {"near": "obs/robot0_eef_pos"}}  # fmt: skip

@@ -372,6 +372,17 @@ def test_columns_of_a_tiny_range_stay_finite(method: str, arithmetic: str):
         assert not values[..., 0].any()
 
 
+def test_no_method_makes_a_number_of_nan() -> None:
+    values = np.array([[[0.2, 0.7, np.nan, np.nan]]], np.float32)
+    one = {"min": [0.0] * 4, "max": [1.0] * 4, "mean": [0.5] * 4, "std": [1.0] * 4}
+    columns = [{"dims": [0, 1, 2], "method": "binary"}]
+    how = FieldNormalizeSpec.model_validate({"method": "min_max", "clip": True, "columns": columns})
+    found = FieldStatistics.model_validate(one)
+    scaling = scaling_of(how, found, 4, field="action", dataset="d")
+    scaling.apply(values, np.zeros((1, 1), bool))
+    np.testing.assert_array_equal(values, [[[0, 1, np.nan, np.nan]]])
+
+
 @pytest.mark.parametrize(
     ("project", "method", "reader"),
     [

@@ -464,7 +464,8 @@ def scaled(scaling: Scaling, values: Any, nothing: Any) -> Any:
         found = tf.where(found < -scaling.bound, -scaling.bound, found)
         found = tf.where(found > scaling.bound, scaling.bound, found)
     if scaling.binary is not None:
-        found = tf.where(scaling.binary, tf.cast(own > np.float32(0.5), tf.float32), found)
+        large = tf.where(tf.math.is_nan(own), own, tf.cast(own > np.float32(0.5), tf.float32))
+        found = tf.where(scaling.binary, large, found)
     active = tf.constant(scaling.active) & ~nothing[..., None]
     return tf.concat([tf.where(active, found, own), values[..., width:]], axis=-1)
 
