@@ -322,6 +322,8 @@ def _map(
                 added[unit > 0] = 0.0
         unit = unit + added
     factor = np.where(still, 0.0, 1.0 / np.where(still | kept, 1.0, unit))
+    if how.arithmetic == "autoloader":  # what float32 takes from the centre
+        shift = (centre.astype(np.float32) - centre) * factor
     return (
         np.where(kept, 0.0, centre), factor, np.where(still | kept, 0.0, shift), still
     )  # fmt: skip

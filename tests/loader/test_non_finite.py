@@ -96,7 +96,7 @@ def test_drop_repeats_another_sample_of_the_batch_and_names_the_record(reader: s
 @READERS
 def test_error_stops_with_dataset_record_and_t(reader: str, tmp_path: Path):
     with load(reader, build(tmp_path), non_finite="error") as loader:
-        with pytest.raises(SourceError, match=r"'robot', record 1 of shard [01]: .*NaN") as caught:
+        with pytest.raises(SourceError, match=r"'robot', record 1 of .*: .*NaN") as caught:
             list(loader)
         assert caught.value.dataset == "robot"
         assert "errors.non_finite" in caught.value.remedy

@@ -372,6 +372,17 @@ def test_columns_of_a_tiny_range_stay_finite(method: str, arithmetic: str):
         assert not values[..., 0].any()
 
 
+@pytest.mark.parametrize("method", ["min_max", "mean_std"])
+def test_a_column_far_from_zero_keeps_its_range(method: str) -> None:
+    values = np.array([[[0.999], [1.0]]], np.float32)
+    low, high = values.astype(np.float64).ravel().tolist()
+    one = {"min": [low], "max": [high], "mean": [(low + high) / 2], "std": [(high - low) / 2]}
+    how = FieldNormalizeSpec.model_validate({"method": method})
+    found = FieldStatistics.model_validate(one)
+    scaling_of(how, found, 1, field="action", dataset="d").apply(values, np.zeros((1, 2), bool))
+    np.testing.assert_allclose(values, [[[-1], [1]]], atol=1e-6)
+
+
 def test_no_method_makes_a_number_of_nan() -> None:
     values = np.array([[[0.2, 0.7, np.nan, np.nan]]], np.float32)
     one = {"min": [0.0] * 4, "max": [1.0] * 4, "mean": [0.5] * 4, "std": [1.0] * 4}
