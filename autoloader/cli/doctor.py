@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from types import ModuleType
 from typing import Any, Literal
 
@@ -497,7 +498,7 @@ def indexes(datasets: list[ResolvedDataset], spec: Path) -> Iterator[Seen]:
         yield Finding(
             f"the index of {', '.join(stale)} is of other files, other features or another "
             f"version: the next start reads {format_bytes(unread)} to build it",
-            f"autoloader index --spec {spec}",
+            f"autoloader index {quote(str(spec))}",
         )
     if without:
         yield Fact(

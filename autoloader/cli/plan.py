@@ -28,6 +28,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from autoloader.cache.forecast import forecast, frame_sets
@@ -671,11 +672,12 @@ def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tu
     if files := "; ".join(_files(document)):
         yield "Files", files
     count = epoch["estimated"] and document["remote"] is None
-    then = f"measure {document['spec']}  # real rate"
+    spec = quote(document["spec"])
+    then = f"measure {spec}  # real rate"
     if (last := document["last_run"]) is not None:
         then = f"report {last['run']}  # what limited the last run"
     if count:
-        then = f"index {document['spec']}  # exact counts, a faster start"
+        then = f"index {spec}  # exact counts, a faster start"
     yield "Next", f"autoloader {then}"
 
 

@@ -125,7 +125,7 @@ def _verdict(
         best = bound.lifts[0] if bound.lifts and analyst.near(rate) else None
         then = f"{best.change}: up to {best.samples_per_s:.0f} samples/s" if best else ""
     yield "Limit", limit
-    yield "Next", then or f"autoloader tune {place}  # tries other knobs"
+    yield "Next", then or f"autoloader tune {shlex.quote(str(place))}  # tries other knobs"
 
 
 def _show_figures(found: dict[str, Any], step_time_s: float) -> None:

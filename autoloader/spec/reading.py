@@ -18,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence, Set
 from importlib import resources
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -56,7 +57,7 @@ def read_document(path: Path) -> dict[str, Any]:
         if not os.path.isdir(path) and os.path.isfile(f"{path}.yaml"):
             remedy = f"did you mean {path}.yaml?"
         elif os.path.isdir(path) or not (path.suffix or os.path.exists(path)):
-            remedy = f"`autoloader init {path} -o mix.yaml` writes a spec of the datasets there"
+            remedy = f"`autoloader init {quote(str(path))} -o mix.yaml` writes a spec of its data"
         elif not os.path.exists(path):
             remedy = "check the path; `autoloader init DATA -o mix.yaml` writes a spec"
         raise SpecError(what, remedy=remedy, path="") from None

@@ -68,6 +68,7 @@ def test_a_spec_without_its_ending_and_an_option_without_its_value_are_told_what
     (tmp_path / "mix.yaml").write_text(json.dumps(PLAIN))
     assert "did you mean mix.yaml?" in cli("plan", "mix", code=2).err
     assert "`autoloader init max -o mix.yaml`" in cli("plan", "max", code=2).err
+    assert "`autoloader init 'my data' -o mix.yaml`" in cli("plan", "my data", code=2).err
     assert "`autoloader peek --help`" in cli("peek", "mix.yaml", "-o", code=2).err
 
 
