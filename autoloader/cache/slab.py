@@ -207,11 +207,6 @@ class Lease:
             for camera, slots in self.slots.items()
         )
 
-    @property
-    def pinned_frames(self) -> int:
-        """Number of slots that the lease pins."""
-        return sum(int((slots > BLACK).sum()) for slots in self.slots.values())
-
     def filled(self, rows: int) -> None:
         """Count ``rows`` more samples of the run, which lie in filled batches; any thread."""
         with self._lock:

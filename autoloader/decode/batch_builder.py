@@ -137,11 +137,6 @@ class SampleSource(ABC):
         Once it is true, frames of the frame cache that the samples pinned are given up.
         """
 
-    @property
-    def leased_frames(self) -> int:
-        """Frames of the frame cache that the samples have pinned."""
-        return 0
-
 
 MakeSource = Callable[
     [Knobs, TellBad, threading.Condition, Callable[[BaseException], None]], SampleSource
@@ -346,17 +341,6 @@ class BatchBuilder:
         self._pool.join(None, self._thread)
         self._source.join(None)
 
-    @property
-    def slots(self) -> frozenset[int]:
-        """Slots that the threads write to."""
-        filling = self._line[-1:] if self._thread.is_alive() else ()
-        return self._pool.slots.union(pending.batch.slot for pending in filling)
-
-    @property
-    def leased_frames(self) -> int:
-        """Frames of the frame cache that the builder has pinned."""
-        return self._source.leased_frames
-
     def _fail(self, error: BaseException) -> None:
         if self._is_ended:
             return
@@ -419,7 +403,7 @@ class BatchBuilder:
             self._decode(pending, left, block, first - row)
             row += count
         if self._tell_begun is not None:  # jobs are begun in their order
-            self._pool.submit(jobs.Job(self._note_begun, len(self._names), 0, pending.batch.slot))
+            self._pool.submit(jobs.Job(self._note_begun, len(self._names), 0))
 
     def _note_begun(self) -> int:
         assert self._tell_begun is not None
@@ -437,7 +421,7 @@ class BatchBuilder:
         for start, stop in jobs.stretches(whole):
             mine = {camera: every[start:stop] for camera, every in slots.items()}
             run = partial(jobs.copy_rows, pending, block.lease, row + start, mine)
-            self._pool.submit(jobs.Job(run, len(self._names), stop - start, pending.batch.slot))
+            self._pool.submit(jobs.Job(run, len(self._names), stop - start))
         rest: list[int] = (row + np.flatnonzero(~whole)).tolist()
         return rest
 
@@ -449,7 +433,7 @@ class BatchBuilder:
         A row that shares a frame with the row before goes into its job, and so do rows that show
         frames of one keyframe of a video.
         """
-        linked, datasets, slot = block.linked, block.datasets, pending.batch.slot
+        linked, datasets = block.linked, block.datasets
         chains: list[list[int]] = []
         for row in rows:
             if linked is not None and chains and linked[row + shift]:
@@ -466,7 +450,7 @@ class BatchBuilder:
                 runs[dataset] = jobs.RowDecoding(pending, block, shift, *own, seen).run
             count = len(chain)
             self._decoded[dataset] += count
-            self._pool.submit(jobs.Job(partial(runs[dataset], chain), dataset, count, slot))
+            self._pool.submit(jobs.Job(partial(runs[dataset], chain), dataset, count))
 
     def _wait(self, count: int) -> tuple[SampleBlock, int, int] | None:
         """The source's next samples, as soon as it has any; ``None`` once closed."""

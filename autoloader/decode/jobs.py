@@ -337,17 +337,15 @@ class Job:
         run: does the work and gives the number of frames decoded; an exception ends the pipeline.
         dataset: index of the dataset.
         rows: number of samples that it fills.
-        slot: slot of the ring that the work writes to.
     """
 
     run: Callable[[], int]
     dataset: int
     rows: int
-    slot: int
 
 
 class Worker:
-    """A thread of the pool on its way through the stages, the job in hand, and its work by dataset.
+    """A thread of the pool on its way through the stages, and its work by dataset.
 
     Plain lists: adding to an item of an array costs several times as much.
 
@@ -370,7 +368,6 @@ class Worker:
         self.stage, self.since_s, self.dataset = APART, 0.0, 0
         self.seconds = {stage: [0.0] * datasets for stage in seats}
         self.rows, self.frames = [0] * datasets, [0] * datasets
-        self.job: Job | None = None
 
     def move(self, stage: str) -> str:
         """Leave the stage for another, and wait for a seat there; the stage that was left."""
@@ -462,27 +459,17 @@ class DecodePool:
         """Wait for the threads, and others, for so long in all; true if all have ended."""
         return all_ended([*others, *(own.thread for own in self._workers)], within_s)
 
-    @property
-    def slots(self) -> frozenset[int]:
-        """Slots that the threads write to; a closed pool adds none."""
-        return frozenset(job.slot for own in list(self._workers) if (job := own.job) is not None)
-
     def _work(self, own: Worker) -> None:
         here.move, free = own.move, self._free[_FIRST]
         while not self._is_surplus():
             job = self._jobs.get()
-            if job is None:
+            if job is None or self._closed:
                 continue
-            own.job = job
-            if self._closed:  # asked behind it: who closes looks at the job in hand
-                own.job = None
-                return
             free.get()
             own.dataset, own.stage, own.since_s = job.dataset, _FIRST, perf_counter()
             try:
                 frames = job.run()
             except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
-                own.job = None
                 self._failed(error)
                 return
             finally:
@@ -490,7 +477,6 @@ class DecodePool:
             own.seconds[_FIRST][own.dataset] += perf_counter() - own.since_s
             own.rows[own.dataset] += job.rows
             own.frames[own.dataset] += frames
-            own.job = None
             del job  # what it refers to must not wait with this thread for the next one
 
     def _is_surplus(self) -> bool:

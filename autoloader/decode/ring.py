@@ -38,7 +38,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -286,8 +286,6 @@ class SlotPool:
         memory: the ring; retired slots give their pages back through it.
         slots: number of slots in use at first.
         held: numbers of the slots that the consumer has already.
-        stuck: numbers of the slots that threads of a ring before still write to; other slots are
-            used in their stead.
         waits: whether the consumer waits for a batch now.
     """
 
@@ -296,42 +294,22 @@ class SlotPool:
         memory: RingMemory,
         slots: int,
         *,
-        held: Sequence[int] = (),
-        stuck: Collection[int] = (),
+        held: Collection[int] = (),
         waits: Callable[[], bool] = lambda: False,
     ) -> None:
         self._memory = memory
         self._waits = waits
         self._condition = threading.Condition()
-        self._stuck = set(stuck)
-        self._out = self._stuck.union(held)
-        self._held = set(held)
+        self._out, self._held = set(held), set(held)
         self.slots = slots
         self._free: list[int] = []
         self._unpunched: set[int] = set()
         self._handed: set[int] = set()
         self._closed = False
         self.resize(slots)
-        for slot in range(self._most, MAX_SLOTS):  # a ring before this one may have had more
+        for slot in range(slots, MAX_SLOTS):  # a ring before this one may have had more
             if slot not in self._out:
                 self._punch(slot)
-
-    @property
-    def _most(self) -> int:
-        """Number of the first slot that is not in use."""
-        return min(MAX_SLOTS, self.slots + len(self._stuck))
-
-    @property
-    def stuck(self) -> int:
-        """Number of slots that threads of a ring before still write to."""
-        return len(self._stuck)
-
-    def ended(self, slot: int) -> None:
-        """Note that nobody writes to a stuck slot any more."""
-        with self._condition:
-            self._stuck.discard(slot)
-            self.release(slot)
-            self.resize(self.slots)
 
     def acquire(self) -> int | None:
         """A free slot; waits for one. ``None`` once closed.
@@ -344,7 +322,7 @@ class SlotPool:
             begun = time.monotonic()
             while not self._closed:
                 left = DRAIN_S - (time.monotonic() - begun)
-                filling = len(self._out - self._held - self._stuck)
+                filling = len(self._out - self._held)
                 if self._free and (filling < self.slots or left <= 0):
                     slot = self._free.pop()
                     self._out.add(slot)
@@ -359,8 +337,8 @@ class SlotPool:
 
     def _beyond(self) -> int | None:
         """A slot beyond those in use where the consumer has all of these and waits for one more."""
-        if self._out <= self._held | self._handed | self._stuck and self._waits():
-            unused = set(range(self._most, MAX_SLOTS)) - self._out
+        if self._out <= self._held | self._handed and self._waits():
+            unused = set(range(self.slots, MAX_SLOTS)) - self._out
             return min(unused, default=None)
         return None
 
@@ -373,7 +351,7 @@ class SlotPool:
             self._held.discard(slot)
             self._handed.discard(slot)
             self._condition.notify()
-            if slot < self._most:
+            if slot < self.slots:
                 self._free.append(slot)
             else:
                 self._punch(slot)  # under the lock: it may come back into use at once
@@ -397,14 +375,13 @@ class SlotPool:
         """Have ``slots`` slots; those beyond are retired as soon as they are free."""
         with self._condition:
             self.slots = slots
-            most = self._most
             for slot in self._free:
-                if slot >= most:
+                if slot >= slots:
                     self._punch(slot)
-            self._free = [slot for slot in self._free if slot < most]
+            self._free = [slot for slot in self._free if slot < slots]
             known = {*self._free, *self._out}
-            self._free[:0] = [slot for slot in range(most - 1, -1, -1) if slot not in known]
-            self._unpunched = {slot for slot in self._unpunched if slot >= most}
+            self._free[:0] = [slot for slot in range(slots - 1, -1, -1) if slot not in known]
+            self._unpunched = {slot for slot in self._unpunched if slot >= slots}
             self._condition.notify_all()
 
     def punch_free(self) -> None:

@@ -345,14 +345,6 @@ class RemoteBuilder(BuilderProcess):
         """Counts of its processes so far, half a second old at most."""
         return merged(self._before, self._now)
 
-    slots: frozenset[int] = frozenset()
-    """Slots that are written to though it is closed: a process that was killed writes no more."""
-
-    @property
-    def leased_frames(self) -> int:
-        """Frames of the frame cache that runs of the process have pinned."""
-        return sum(lease.pinned_frames for lease in list(self._leases.values()))
-
     def begin(self) -> Wire | None:
         """Start the process and ask for everything that has not come."""
         with self.condition:

@@ -20,8 +20,8 @@ builder. So a slot has one writer, and training waits for no helper.
 Invariants:
     1. An exception in any thread comes out of ``next``, with dataset and stage.
     2. ``close`` returns; it waits for threads as long as it is told, and threads are daemons.
-    3. Once it is closed nothing begins in it any more, and ``slots`` says which slots are written
-       to nonetheless: nobody may use these before that is over.
+    3. Once it is closed nothing begins in it any more. Nobody may use its slots before ``close``
+       says that no thread writes to them.
     4. Batches leave in the order in which they were dealt, each once, whoever fills them.
     5. A batch that is waited for has its slot, and so has every batch before it.
     6. A builder has no batch without a slot behind one that may still come back from a helper.
@@ -205,7 +205,6 @@ class Pipeline:
         memory: shared memory of the batch ring.
         deal: positions that each batch takes.
         held: slots that the consumer still has from an earlier pipeline.
-        stuck: slots that threads of an earlier pipeline still write to.
         disk: decoded frames on a disk; ``None``: there are none.
         clock: time source for the detection of stalls.
         waits: whether the consumer waits for a batch now.
@@ -224,8 +223,7 @@ class Pipeline:
         memory: RingMemory,
         *,
         deal: Deal,
-        held: Sequence[int] = (),
-        stuck: Collection[int] = (),
+        held: Collection[int] = (),
         disk: FramesOnDisk | None = None,
         clock: Clock | None = None,
         waits: Callable[[], bool] = lambda: False,
@@ -244,10 +242,10 @@ class Pipeline:
         self.opened = False
         self._lock = threading.Lock()
         self._taking = threading.RLock()
-        self._calls_for = -1
+        self._calling = False
         self._changed = threading.Condition(self._lock)
         self._quarantine = Quarantine(mixture)
-        self._slots = SlotPool(memory, knobs.ring_slots, held=held, stuck=stuck, waits=waits)
+        self._slots = SlotPool(memory, knobs.ring_slots, held=held, waits=waits)
         self._lanes: list[Lane] = []
         self._leaving: list[Lane] = []
         self._tasks: collections.deque[Task] = collections.deque()
@@ -461,7 +459,7 @@ class Pipeline:
                 self._fail(as_fault(error, "hand out"))
                 batch = None
             finally:
-                self._calls_for = -1
+                self._calling = False
         if batch is None and self._failure is not None and not self._closed:
             raise as_fault(self._failure, "read")
         return batch
@@ -472,8 +470,8 @@ class Pipeline:
         if batch is None:
             return None
         if self._call is not None:
-            self._calls_for = batch.slot
-            if self._closed:  # asked behind it, as who closes looks at the slot
+            self._calling = True
+            if self._closed:  # asked behind it, as who closes looks at it
                 return None
             memory = self._memory.base(batch.slot)
             kept = weakref.ref(memory)
@@ -533,10 +531,6 @@ class Pipeline:
     def release(self, slot: int) -> None:
         """Take a slot back that the consumer is done with."""
         self._slots.release(slot)
-
-    def ended(self, slot: int) -> None:
-        """Note that no thread writes to a stuck slot any more."""
-        self._slots.ended(slot)
 
     def retune(self, knobs: Knobs) -> None:
         """Move to other knobs; each takes effect as its row in the knob table says."""
@@ -633,7 +627,6 @@ class Pipeline:
                 slots=self._slots.slots,
                 filled=self.ready_batches,
                 allocated_bytes=self._memory.allocated_bytes(),
-                stuck=self._slots.stuck,
                 out=self._slots.out,
             ),
             processes=tuple(processes),
@@ -679,18 +672,7 @@ class Pipeline:
             self.at_close()
         if self._taking.acquire(timeout=left_s()):
             self._taking.release()
-        return all(written) and self._calls_for < 0
-
-    @property
-    def slots(self) -> frozenset[int]:
-        """Slots that threads write to though it is closed; there come no others."""
-        called = frozenset({self._calls_for} - {-1})
-        return called.union(*(builder.slots for builder in self._all()))
-
-    @property
-    def leased_frames(self) -> int:
-        """Frames of the frame cache that are pinned."""
-        return sum(builder.leased_frames for builder in self._all())
+        return all(written) and not self._calling
 
     def _all(self) -> list[Builder]:
         return [lane.builder for lane in (*self._lanes, *self._leaving)]

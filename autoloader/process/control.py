@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,8 +122,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             setup.knobs,
             setup.memory,
             deal=deal,
-            held=sorted(setup.lent()),
-            stuck=setup.stuck,
+            held=setup.lent(),
             disk=disk or None,
             waits=lambda: setup.memory.waiting_since_ns() != 0,
         )
@@ -142,7 +141,6 @@ class ControlledPipeline:
         declared: mixture that the message declares.
         memory: the ring's memory, mapped for this pipeline.
         page: the trainer's control page.
-        earlier: earlier pipelines of the same loader whose threads still write into the ring.
     """
 
     def __init__(
@@ -152,7 +150,6 @@ class ControlledPipeline:
         declared: DeclaredMixture,
         memory: RingMemory,
         page: ControlPage,
-        earlier: list[ControlledPipeline],
     ) -> None:
         place = PipelineStart.from_plain(declared.mixture, start.place)
         request = ControlRequest.from_plain(start.control)
@@ -167,7 +164,6 @@ class ControlledPipeline:
             start.ranks_here,
             position=lambda: place,
             lent=lambda: start.held_slots,
-            stuck=stuck_slots(earlier),
         )
         control = service.control
         opening = control.admit(setup)
@@ -175,8 +171,6 @@ class ControlledPipeline:
         self._claim = opening.claim
         self._wire, self._number, self._generation = service.wire, start.pipeline, start.generation
         self._memory = memory
-        self._earlier = earlier
-        self._stuck = setup.stuck
         self._moves = request.moves
         self._limits = request.limits
         self._headroom = control.headroom
@@ -233,8 +227,6 @@ class ControlledPipeline:
         try:
             while not self._closed:
                 batch = self.pipeline.next(_POLL_S)
-                if self._earlier:
-                    self._take_back()
                 if batch is not None:
                     ready = messages.BatchReady(self._number, self._generation, batch.plain())
                     self._wire.tell(ready)
@@ -243,19 +235,9 @@ class ControlledPipeline:
             if not self._closed:
                 self._wire.tell(messages.Failed.of(self._number, as_fault(error, "deliver")))
 
-    def _take_back(self) -> None:
-        """Use the slots again that threads of earlier pipelines no longer write to."""
-        self._earlier[:] = [one for one in self._earlier if one.leftovers]
-        still = stuck_slots(self._earlier)
-        for slot in self._stuck - still:
-            self.pipeline.ended(slot)
-        self._stuck &= still
-
     def activity(self, request: int) -> messages.Activity:
-        """Activity of the pipeline, and frames that earlier ones still pin; answers a request."""
+        """Activity of the pipeline; answers a request."""
         found = self._observer.told(self.pipeline.activity(), controller=self._actions)
-        if stuck := sum(one.pipeline.leased_frames for one in self._earlier):
-            found = replace(found, cache=replace(found.cache, stuck=stuck))
         bad = [asdict(one) for one in self.pipeline.quarantined()]
         return messages.Activity(self._number, request, asdict(found), bad)
 
@@ -274,17 +256,12 @@ class ControlledPipeline:
         self._observer.close()
         self.pipeline.close()
         if held_slots is not None:
-            self._memory.punch_all_but({*held_slots, *self._stuck, *self.pipeline.slots})
+            self._memory.punch_all_but(held_slots)
         self._memory.close()
 
     def ended(self, within_s: float) -> bool:
         """True if, in time, nobody writes into the ring any more; asked once it is closed."""
         return self.pipeline.close(within_s)
-
-    @property
-    def leftovers(self) -> bool:
-        """True while threads of the closed pipeline write to slots, or pin cached frames."""
-        return bool(self.pipeline.slots or self.pipeline.leased_frames)
 
     # --- from the trainer -------------------------------------------------------------------------
 
@@ -495,11 +472,6 @@ class ControlledPipeline:
             self._wire.send_later(told)
 
 
-def stuck_slots(closed: Sequence[ControlledPipeline]) -> frozenset[int]:
-    """Slots that threads of closed pipelines still write to."""
-    return frozenset().union(*(one.pipeline.slots for one in closed))
-
-
 class DeclaredMixture(CompiledMixture):
     """A mixture as a trainer declared it, its rank's part, and what that was compiled to."""
 
@@ -530,7 +502,7 @@ class TrainerService:
         pid: process id of the trainer; 0 where it cannot be seen from here.
         restart: ends this process, for a smaller one to begin; ``None``: it cannot.
         give_way: called where threads of an earlier pipeline write into a ring that is wanted
-            again; ``None``: their slots stay out of use until they end.
+            again; ``None``: they are waited for.
     """
 
     def __init__(
@@ -549,8 +521,8 @@ class TrainerService:
         self.served: dict[int, ControlledPipeline] = {}
         """Pipeline number → pipeline that runs."""
         self._declared: dict[int, DeclaredMixture] = {}
-        self._earlier: dict[int, list[ControlledPipeline]] = {}
-        """Pipeline number → closed pipelines into whose rings threads still write."""
+        self._late: dict[int, ControlledPipeline] = {}
+        """Pipeline number → closed pipeline into whose ring threads still write."""
         self._page: ControlPage | None = None
         self._cgroup, self._membership = KernelFile(Path("/proc/self/cgroup")), b""
         self.pidfd = -1
@@ -626,9 +598,10 @@ class TrainerService:
         if number in self.served:
             self._close(number)
             give_memory_back()
-        earlier = self._earlier.setdefault(number, [])
-        if self._give_way is not None and not all(one.ended(STUCK_S) for one in earlier):
-            self._give_way()
+        late = self._late.pop(number, None)
+        while late is not None and not late.ended(STUCK_S):
+            if self._give_way is not None:
+                self._give_way()
         memory = None
         try:
             extend_import_path(start.import_path)
@@ -639,7 +612,7 @@ class TrainerService:
                 self._declared[number] = declared
             memory = RingMemory(declared.mixture.layout, descriptor=ring)
             self.served[number] = served = ControlledPipeline(
-                self, start, declared, memory, self._page, earlier
+                self, start, declared, memory, self._page
             )
             served.start()
         except Exception:
@@ -662,13 +635,12 @@ class TrainerService:
         served.close(held_slots)
         if self._give_way is None and not served.ended(STUCK_S):
             logger.warning(
-                "decode threads have not ended %.0f s after they were told to; the memory that "
-                "they write to is not used again until they end",
+                "decode threads have not ended %.0f s after they were told to; the ring is filled "
+                "again when they have",
                 STUCK_S,
             )
-        kept = [*self._earlier.pop(number, []), served]
-        if kept := [one for one in kept if one.leftovers or not one.ended(0.0)]:
-            self._earlier[number] = kept
+        if not served.ended(0.0):
+            self._late[number] = served
 
     def show_gives_way(self) -> None:
         """Tell the trainer that this process ends for another one to begin."""

@@ -34,7 +34,6 @@ class PipelineSetup:
         ranks_here: trainers whose pipelines share the process, and its memory.
         position: says where to begin, whenever it begins.
         lent: says which slots of the ring the consumer still has.
-        stuck: slots that threads of an earlier pipeline still write to.
     """
 
     mixture: ResolvedMixture
@@ -47,4 +46,3 @@ class PipelineSetup:
     ranks_here: int
     position: Callable[[], PipelineStart]
     lent: Callable[[], Collection[int]]
-    stuck: frozenset[int] = frozenset()

@@ -75,10 +75,6 @@ class FrameLease(Protocol):
     def pinned_bytes(self) -> int:
         """Bytes of the slots that the lease shows frames from, or puts frames into."""
 
-    @property
-    def pinned_frames(self) -> int:
-        """Number of slots that are pinned."""
-
     def filled(self, rows: int) -> None:
         """Count ``rows`` more samples of the run, which lie in filled batches; any thread."""
 

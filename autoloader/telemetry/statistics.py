@@ -181,9 +181,6 @@ class RingStatistics:
             training keeps of batches.
         copies: batches handed out as copies because the consumer keeps too many; ``None``: the
             loader's child does not know.
-        stuck: slots out of use, beside the others, because a thread that was told to end still
-            writes to them (``isolation="thread"``; a child is started anew instead). Any for long:
-            a picture takes long to decode, or the file system does not answer.
         out: slots that are not free.
     """
 
@@ -191,7 +188,6 @@ class RingStatistics:
     filled: int = figure(0, unit="batches")
     allocated_bytes: int = figure(0, name="ring_bytes")
     copies: int | None = None
-    stuck: int = 0
     out: int = 0
 
     @property
@@ -215,8 +211,6 @@ class CacheStatistics:
             seconds that a hit saves; ``None`` while it holds every frame with a next use.
         from_disk: number of frames of this loader that were read from a disk, already decoded (the
             profile's ``cache``); they are among the misses.
-        stuck: number of frames out of use until a thread that was told to end has ended, see
-            ``RingStatistics.stuck``.
         allocated_bytes: bytes that the kernel holds for it, without slots that are still empty.
     """
 
@@ -227,7 +221,6 @@ class CacheStatistics:
     misses: int = figure(0, unit="frames", counter=True)
     threshold: float | None = None
     from_disk: int = _counted()
-    stuck: int = 0
     allocated_bytes: int = 0
 
     @property

@@ -19,7 +19,7 @@ def work(do: Callable[[], object]) -> Job:
         do()
         return 0
 
-    return Job(run, dataset=0, rows=1, slot=0)
+    return Job(run, dataset=0, rows=1)
 
 
 class Pool(DecodePool):
@@ -80,22 +80,19 @@ class Crowd:
     def __init__(self, pool: DecodePool) -> None:
         self.pool = pool
         self.over: list[int] = []
-        self.most = 0
+        self.most = self.put = 0
         self._inside: set[int] = set()
 
     def come(self) -> None:
-        """Stay until every thread has a job in hand, or has had one: then others would be here."""
+        """Stay until every thread has begun a job: then others would be here."""
         self._inside.add(threading.get_ident())
-        until(lambda: len(self.over) + len(self.in_hand()) >= sum(self.pool.threads.values()))
+        until(lambda: self.put - self.pool._jobs.qsize() >= sum(self.pool.threads.values()))
         self.most = max(self.most, len(self._inside))
         self._inside.remove(threading.get_ident())
 
-    def in_hand(self) -> list[Job]:
-        return [own.job for own in self.pool._workers if own.job is not None]
-
     def run(self, do: Callable[[], object], count: int) -> int:
         """Have so many jobs done; most that were there at a time."""
-        self.over, self.most = [], 0
+        self.over, self.most, self.put = [], 0, 0
 
         def run() -> int:
             do()
@@ -103,8 +100,9 @@ class Crowd:
             return 4
 
         for _ in range(count):
-            self.pool.submit(Job(run, dataset=1, rows=3, slot=0))
-        until(lambda: len(self.over) == count and not self.in_hand())
+            self.pool.submit(Job(run, dataset=1, rows=3))
+            self.put += 1
+        until(lambda: len(self.over) == count)
         return self.most
 
 

@@ -87,7 +87,7 @@ class Hunt:
 
     def __init__(self, files: dict[str, PipelineSpec], wanted: dict[str, list[Batch]]) -> None:
         self.files, self.wanted = files, wanted
-        self.rows = self.wrong = self.hangs = self.restarts = self.stuck = 0
+        self.rows = self.wrong = self.hangs = self.restarts = 0
         self.longest: dict[str, float] = {}
         self.faults: list[str] = []
 
@@ -204,7 +204,6 @@ class _Run:
     def end(self) -> None:
         found = self.loader.statistics()
         self.hunt.restarts += found.restarts
-        self.hunt.stuck += found.ring.stuck > 0
         self.loader.close()
 
     def close(self) -> None:

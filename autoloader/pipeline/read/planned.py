@@ -284,11 +284,6 @@ class PlannedSource(SampleSource):
             over = self._feed.join(within_s if over else 0.0) and over
         return over
 
-    @property
-    def leased_frames(self) -> int:
-        """See ``SampleSource.leased_frames``."""
-        return sum(lease.pinned_frames for lease in list(self._leases) if not lease.over)
-
     def _work(self) -> None:
         try:
             while (claimed := self._claim()) is not None:
