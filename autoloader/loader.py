@@ -243,7 +243,6 @@ class AutoLoader:
             order=self._order,
             knobs=self.plan.knobs,
             memory=delivery.memory,
-            page=child.page,
             control=control,
             ranks=self._ranks,
             ranks_here=child.neighbours.local_world_size,

@@ -6,6 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autoloader.pipeline.messages import Wire
 
 
 def no_thread_left_behind() -> Iterator[None]:
@@ -29,6 +33,17 @@ def loader_children() -> list[str]:
             ):
                 found.append(pid)
     return found
+
+
+def until_let_go(wire: Wire) -> None:
+    """Part from the loader's child, and wait for it to do so."""
+    from autoloader.pipeline.messages import Stop  # most tests have no use for it
+
+    wire.send(Stop(-1))
+    with suppress(EOFError):
+        while True:
+            assert wire.receive(20.0)
+    wire.close()
 
 
 def ends_within(pid: int, seconds: float) -> bool:

@@ -337,8 +337,9 @@ _MOST_LOG_BYTES = 2**20
 _KILL_S = 30.0
 _GONE_S = 2.0
 """A killed process that is still there then mostly waits inside the kernel."""
-_blocked: list[subprocess.Popen[bytes]] = []
-"""Killed processes that were left inside the kernel: kept to be waited for."""
+_REAP_S = 0.1
+_left: list[subprocess.Popen[bytes]] = []
+"""Processes that serve others, or were killed and wait inside the kernel: kept to be waited for."""
 
 
 @dataclass(eq=False)
@@ -469,7 +470,7 @@ class Supervisor:
         return describe_end(self.process.returncode)
 
     def end(self) -> None:
-        """Kill it where it still runs, and wait until it can write no more.
+        """Kill it where it still runs; one of ours is waited for until it can write no more.
 
         It can write no more when it is gone, or when all its threads wait inside the kernel, mostly
         for a disk. A killed thread runs no instruction of its program after such a wait.
@@ -479,6 +480,9 @@ class Supervisor:
         """
         process = self.process
         if process is None:
+            if runs(self.pid, self.module):  # not another process that has got its number since
+                with contextlib.suppress(OSError):
+                    os.kill(self.pid, signal.SIGKILL)
             return
         if process.poll() is None:
             process.kill()
@@ -491,7 +495,7 @@ class Supervisor:
                     self.what,
                     process.pid,
                 )
-                _blocked.append(process)
+                _left.append(process)
                 break
             if time.monotonic() > deadline:
                 raise WorkerError(
@@ -500,7 +504,13 @@ class Supervisor:
                     remedy=f"look what it waits for (cat /proc/{process.pid}/task/*/stack), then "
                     "start the run again",
                 )
-        _blocked[:] = [one for one in _blocked if one.poll() is None]
+        _left[:] = [one for one in _left if one.poll() is None]
+
+    def leave(self) -> None:
+        """Leave it to the others that it serves."""
+        if self.process is not None and not waited(self.process, _REAP_S):
+            _left.append(self.process)
+        _left[:] = [one for one in _left if one.poll() is None]
 
     def try_again(self, reason: str, *, out_of_memory: bool = False, counts: bool = True) -> None:
         """Count an end of the process, for this reason; returns where it may be started again.
@@ -555,6 +565,13 @@ class Supervisor:
         if self._log >= 0:
             os.close(self._log)
             self._log = -1
+
+
+def runs(pid: int, module: str) -> bool:
+    """True if a process runs this module of the package."""
+    with contextlib.suppress(OSError):
+        return module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False
 
 
 def describe_end(code: int) -> str:

@@ -1,11 +1,7 @@
-"""Messages between trainer, child, decode processes and the driver of helpers; the control page.
+"""Messages between trainer, child, decode processes and the driver of helpers.
 
 A message is JSON with a length before it. No pickle: a message can hold numbers, text, lists and
 mappings, and descriptors beside it.
-
-Beside the messages trainer and child share a control page. It carries signs of life one way and the
-count of restarts the other. Each number has one writer; a torn read cannot happen (aligned 64-bit
-words).
 
 Not here: who sends what when (``process.child``, ``process.control``, ``pipeline.builders``).
 """
@@ -15,12 +11,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import fcntl
 import json
-import mmap
 import os
 import select
 import socket
 import struct
+import termios
 import threading
 from array import array
 from collections.abc import Callable
@@ -31,7 +28,6 @@ from typing_extensions import dataclass_transform
 
 from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, WorkerError
-from autoloader.host.files import memory_file
 from autoloader.host.threads import Owner
 
 _LENGTH = struct.Struct("<I")
@@ -55,13 +51,23 @@ class Message:
 
 
 class Hello(Message):
-    """Child → trainer: the first message of a connection; its process id."""
+    """Child → trainer: the first message of a connection, and from then on a sign of life.
+
+    Its process id, its memory cgroup ("": not known), and the kills that were counted there when
+    the child came into it.
+    """
 
     pid: int
+    cgroup: str = ""
+    oom_kills: int = 0
+
+
+class GivesWay(Message):
+    """Child → trainer: the child ends, for another one to begin where it cannot."""
 
 
 class Start(Message):
-    """Trainer → child: run a mixture. Its ring and control page come along as descriptors.
+    """Trainer → child: run a mixture. The descriptor of its ring comes along.
 
     Also sent again to begin elsewhere: the old generation is dropped.
     """
@@ -75,6 +81,7 @@ class Start(Message):
     world_size: int
     ranks_here: int
     held_slots: list[int]
+    restarts: int
     control: dict[str, Any]
     import_path: list[str]
 
@@ -382,6 +389,14 @@ class Wire:
             finally:
                 self._sending.release()
 
+    def send_if_read(self, message: Message) -> None:
+        """Send a short message where the other side has read all others: a sign of life."""
+        unread = array("i", [0])
+        with contextlib.suppress(OSError, ValueError):  # an end is closed
+            fcntl.ioctl(self.socket, termios.TIOCOUTQ, unread)
+            if not unread[0]:
+                self.send_later(message)
+
     def shut_down(self) -> None:
         """End both directions; ``receive`` raises on both sides, also where it waits."""
         with contextlib.suppress(OSError):
@@ -476,79 +491,3 @@ def _ready(connection: socket.socket, event: int, timeout_s: float | None) -> bo
     except ValueError as error:
         raise OSError(errno.EBADF, "closed from here") from error
     return bool(poll.poll(None if timeout_s is None else max(0, int(timeout_s * 1000))))
-
-
-PAGE_BYTES = 4096
-_TEXT_AT = 1024
-_WORD = struct.Struct("q")
-
-
-class _Word:
-    """A 64-bit number of the page; 0 at first, and once the page is closed.
-
-    Args:
-        number: place of the word in the page.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._at = number * _WORD.size
-
-    def __get__(self, page: ControlPage, owner: type[ControlPage]) -> int:
-        if page.descriptor < 0:  # closed while its loader was asked for a batch
-            return 0
-        return int(_WORD.unpack_from(page.map, self._at)[0])
-
-    def __set__(self, page: ControlPage, value: int) -> None:
-        if page.descriptor >= 0:
-            _WORD.pack_into(page.map, self._at, value)
-
-
-class ControlPage:
-    """The page; made by the trainer, mapped by the child.
-
-    Args:
-        descriptor: an existing page's memfd; without one a new page is made.
-
-    Attributes:
-        map: memory of the page, mapped here.
-        heartbeat_ns: last sign of life of the child, of the monotonic clock.
-        oom_kills_at_start: kills that the child's memory cgroup had counted when it first looked.
-        gives_way: 1 once the child ends for another one to begin where it cannot.
-        restarts: number of times that the trainer had its child started again.
-    """
-
-    heartbeat_ns = _Word(0)
-    oom_kills_at_start = _Word(1)
-    gives_way = _Word(2)
-    restarts = _Word(8)
-
-    def __init__(self, descriptor: int | None = None) -> None:
-        if descriptor is None:
-            descriptor = memory_file("autoloader-control", PAGE_BYTES)
-        self.descriptor = descriptor
-        self.map = mmap.mmap(descriptor, PAGE_BYTES)
-
-    def note_cgroup(self, path: str, oom_kills: int) -> None:
-        """Child: its memory cgroup, and the kills counted there when it first looked."""
-        self.oom_kills_at_start = oom_kills
-        text = path.encode()[: PAGE_BYTES - _TEXT_AT - 1]
-        self.map[_TEXT_AT : _TEXT_AT + len(text) + 1] = text + b"\0"
-
-    @property
-    def cgroup(self) -> tuple[str, int]:
-        """The child's memory cgroup directory ("" where unknown), and its first count of kills."""
-        text = bytes(self.map[_TEXT_AT:]).split(b"\0", 1)[0].decode("utf-8", "replace")
-        return text, self.oom_kills_at_start
-
-    def renew(self) -> None:
-        """Trainer: make the page ready for another child."""
-        self.restarts += 1
-        self.heartbeat_ns = self.gives_way = 0
-        self.map[_TEXT_AT] = 0
-
-    def close(self) -> None:
-        """Unmap the page and close its descriptor."""
-        if self.descriptor >= 0:
-            self.map.close()
-            os.close(self.descriptor)
-            self.descriptor = -1

@@ -11,8 +11,8 @@ No thread on this side waits for messages: the loader that waits for a batch rea
 hands messages for another loader to that loader.
 
 A child that ends, or hangs, is started again, and every loader begins behind what it has delivered.
-Each trainer notices when it comes to read the socket; the first one starts the child for all. The
-heartbeat on the control page and every message are signs of life.
+Each trainer notices when it comes to read the socket; the first one starts the child for all. Every
+message is a sign of life, and while the trainer has read all of them comes one four times a second.
 
 Preemption. Loaders of one trainer share a RAM floor. When another loader opens, headroom does not
 show yet what the open ones reserved (a ring that is not filled, libraries that are being imported):
@@ -47,12 +47,12 @@ from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
 from autoloader.host.headroom import HeadroomSource, named_by_kernel, oom_kills
 from autoloader.host.processes import tree_own_bytes
-from autoloader.host.supervision import Supervisor, import_path
+from autoloader.host.supervision import Supervisor, import_path, waited
 from autoloader.host.threads import LoaderThread, all_ended, free_in_forks
 from autoloader.host.units import format_bytes
 from autoloader.pipeline import messages
-from autoloader.pipeline.messages import ControlPage, Message, Wire
-from autoloader.process.discovery import Link, find_or_start
+from autoloader.pipeline.messages import Message, Wire
+from autoloader.process.discovery import find_or_start
 from autoloader.process.ranks import Neighbours
 from autoloader.process.setup import PipelineSetup
 from autoloader.sampling.mixture import MixtureOrder
@@ -84,11 +84,11 @@ class Child:
         neighbours: as given; alone in a thread.
         lock: held by the thread that sends or receives.
         clients: pipelines of this process in the child, by number.
-        page: control page that all these pipelines share.
         supervisor: starts and watches the process.
         restarts: number of times that the child was started again.
     """
 
+    _killed, _gives_way = "", False
     _current: ClassVar[dict[str, Child]] = {}
     _current_lock = free_in_forks(threading.Lock(), _current.clear)
 
@@ -101,10 +101,7 @@ class Child:
         self._active = -1
         self._closed = False
         self._given_up: WorkerError | None = None
-        self.page = ControlPage()
         self.restarts = 0
-        self._beat_ns = 0
-        self._killed = ""
         self.supervisor = Supervisor(
             "the loader's child",
             "autoloader.process.worker",
@@ -113,7 +110,6 @@ class Child:
         try:
             self._connect()
         except BaseException:
-            self.page.close()
             self.supervisor.close()
             raise
 
@@ -153,7 +149,7 @@ class Child:
             if self.clients or self._expected:
                 return
             if self.neighbours.local_world_size == 1:
-                self._link.kill()  # it has nothing to put in order, and may be busy importing
+                self._end()  # it has nothing to put in order, and may be busy importing
             self.close()
 
     @property
@@ -200,7 +196,7 @@ class Child:
             last = not self.clients and not self._expected
             if not last or self.neighbours.local_world_size > 1:
                 with contextlib.suppress(OSError):
-                    self._link.wire.send(messages.Stop(number, sorted(lent)))
+                    self._wire.send(messages.Stop(number, sorted(lent)))
             if last:
                 self.close()
 
@@ -217,7 +213,7 @@ class Child:
     def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Send; a child that is gone is noticed by the next ``receive``."""
         with self.lock, contextlib.suppress(OSError):
-            self._link.wire.send(message, descriptors)
+            self._wire.send(message, descriptors)
 
     def receive(self, number: int, came: Callable[[], object], timeout_s: float) -> None:
         """Hand messages to the loaders until ``came``, or for ``timeout_s``, or until it is closed.
@@ -241,7 +237,7 @@ class Child:
                 if self._closed or number not in self.clients or left <= 0:
                     return
                 try:
-                    message = self._link.wire.receive(min(left, 1.0))
+                    message = self._wire.receive(min(left, 1.0))
                 except EOFError:
                     if self._closed:
                         return
@@ -256,7 +252,7 @@ class Child:
     def receive_now(self) -> None:
         """Hand messages that have come to the loaders; waits for nothing."""
         with self.lock, contextlib.suppress(EOFError):  # ``receive`` meets it again
-            while not self._closed and (message := self._link.wire.receive(0.0)) is not None:
+            while not self._closed and (message := self._wire.receive(0.0)) is not None:
                 self._sort(message)
 
     def _sort(self, message: Message) -> None:
@@ -266,7 +262,10 @@ class Child:
         if isinstance(message, messages.Logged):
             logging.getLogger(message.name).log(message.level, "%s", message.text)
         elif isinstance(message, messages.Hello):
-            self.supervisor.watch.pid = message.pid
+            self._hello, self.supervisor.watch.pid = message, message.pid
+            self.supervisor.trim_log()
+        elif isinstance(message, messages.GivesWay):
+            self._gives_way = True
         elif client is not None:
             client.take(message)
         elif isinstance(message, messages.Failed):
@@ -274,17 +273,18 @@ class Child:
 
     def _connect(self) -> None:
         run = json.dumps(script_name())[1:-1]  # for ``ps``
-        self._killed = ""
-        self._link = find_or_start(self.neighbours, [f"--run={run}"], self.supervisor)
-        self._link.wire.unread = self._unread
+        self._killed, self._gives_way, self._hello = "", False, messages.Hello(-1, 0)
+        self._wire = find_or_start(self.neighbours, [f"--run={run}"], self.supervisor)
+        self._wire.unread = self._unread
 
     def _unread(self) -> None:
         """Kill a child that hangs and so reads nothing; ``receive`` starts the next one."""
+        self.receive_now()  # its signs of life, which nobody else reads meanwhile
         if reason := self._hung():
             logger.warning("%s is killed: %s", self.supervisor.what, reason)
             self._killed = reason
-            self._link.end()
-            self._link.wire.shut_down()  # a killed process may wait inside the kernel, socket open
+            self.supervisor.end()
+            self._wire.shut_down()  # a killed process may wait inside the kernel, socket open
         elif self._closed:
             raise TimeoutError  # ``close`` waits no longer
 
@@ -294,24 +294,18 @@ class Child:
 
     def _hung(self) -> str:
         """Reason for which the child is taken for hung; "" while it is not."""
-        self.supervisor.trim_log()
-        beat_ns = self.page.heartbeat_ns
-        if beat_ns != self._beat_ns:
-            self._beat_ns = beat_ns
-            self.supervisor.watch.saw_life()
-            return ""
         return self.supervisor.watch.hung()
 
     def _restart(self, reason: str) -> None:
-        self._link.kill()
-        gives_way = bool(self.page.gives_way)
-        if gives_way:
+        self._end()
+        if self._gives_way:
             reason = "threads of it that decode did not end when they were told to"
-        out_of_memory = not gives_way and _was_oom(self.page, self.pid)
+        out_of_memory = not self._gives_way and self._was_oom()
         if out_of_memory:
             reason += " (out of memory, says the kernel)"
         try:
-            self.supervisor.try_again(reason, out_of_memory=out_of_memory, counts=not gives_way)
+            counts = not self._gives_way
+            self.supervisor.try_again(reason, out_of_memory=out_of_memory, counts=counts)
         except WorkerError as error:
             self._given_up = error
             self.close()
@@ -319,10 +313,19 @@ class Child:
         self.restarts += 1
         for client in self.clients.values():
             client.lost(out_of_memory)
-        self.page.renew()
         self._connect()
         for client in self.clients.values():
             client.begin()
+
+    def _end(self) -> None:
+        """End the child for good, whoever started it, and the connection."""
+        self._wire.close()
+        self.supervisor.end()
+
+    def _was_oom(self) -> bool:
+        """True if the kernel killed the child for memory, by its cgroup's counter or by its log."""
+        now = oom_kills(self._hello.cgroup)
+        return (now is not None and now > self._hello.oom_kills) or named_by_kernel(self.pid)
 
     def close(self) -> None:
         """End the child, or with neighbours our part of it; within ``CLOSE_S`` and a little."""
@@ -333,24 +336,30 @@ class Child:
             shared = self.neighbours.local_world_size > 1
             deadline = time.monotonic() + CLOSE_S
             with contextlib.suppress(OSError):
-                self._link.wire.send(messages.Stop(-1))
-            if not self._link.leave(max(0.0, deadline - time.monotonic()), shared=shared):
-                # It goes on for the others, who find it hung where it is; it sees that we are gone.
-                if shared and not self.supervisor.watch.stopped:
-                    self._link.drop()
-                else:
-                    self._link.kill()
-            self.page.close()
+                self._wire.send(messages.Stop(-1))
+            gone = self._let_go(max(0.0, deadline - time.monotonic()))
+            # It goes on for the others, who find it hung where it is; it sees that we are gone.
+            if gone or (shared and not self.supervisor.watch.stopped):
+                self._wire.close()
+                self.supervisor.leave()
+            else:
+                self._end()
             self.supervisor.close()
             if Child._current.get(self.neighbours.job) is self:
                 del Child._current[self.neighbours.job]
 
-
-def _was_oom(page: ControlPage, pid: int) -> bool:
-    """True if the kernel killed the child for memory, by its cgroup's counter or by its log."""
-    directory, before = page.cgroup
-    now = oom_kills(directory)
-    return (now is not None and now > before) or named_by_kernel(pid)
+    def _let_go(self, timeout_s: float) -> bool:
+        """After ``Stop``: wait until the child has let go; whether it did in time."""
+        if self.neighbours.local_world_size == 1:
+            process = self.supervisor.process
+            return process is not None and waited(process, timeout_s)
+        deadline = time.monotonic() + timeout_s
+        try:
+            while (left := deadline - time.monotonic()) > 0:
+                self._wire.receive(left)  # what it still says is dropped
+        except EOFError:
+            return True
+        return False
 
 
 class ThreadChild(Child):
@@ -380,9 +389,9 @@ class ThreadChild(Child):
 
         ours, theirs = socket.socketpair()
         self.service = TrainerService(theirs, Control(self._headroom))
-        thread = LoaderThread(self._serve, "autoloader-service")
-        self._link = _ThreadLink(Wire(ours), self.supervisor, thread)
-        thread.start()
+        self._thread = LoaderThread(self._serve, "autoloader-service")
+        self._wire = Wire(ours)
+        self._thread.start()
 
     def _serve(self) -> None:
         try:
@@ -406,21 +415,11 @@ class ThreadChild(Child):
         )
         raise self._given_up
 
-
-class _ThreadLink(Link):
-    """Connection to the service of a thread, which ends its pipelines when that is closed."""
-
-    def __init__(self, wire: Wire, supervisor: Supervisor, thread: LoaderThread) -> None:
-        super().__init__(wire, supervisor)
-        self._thread = thread
-
-    def leave(self, timeout_s: float, *, shared: bool) -> bool:
-        """See ``Link.leave``; also waits for threads that decode."""
+    def _let_go(self, timeout_s: float) -> bool:
+        """See ``Child._let_go``; also waits for threads that decode."""
         from autoloader.process import control
 
-        gone = all_ended([self._thread], timeout_s + control.STUCK_S)
-        self.wire.close()
-        return gone
+        return all_ended([self._thread], timeout_s + control.STUCK_S)
 
 
 class ChildPipeline:
@@ -525,10 +524,11 @@ class ChildPipeline:
                 world_size=setup.ranks.world_size,
                 ranks_here=setup.ranks_here,
                 held_slots=sorted(setup.lent()),
+                restarts=self.child.restarts,
                 control=setup.control.plain(),
                 import_path=import_path(),
             ),
-            (setup.memory.descriptor, setup.page.descriptor),
+            (setup.memory.descriptor,),
         )
         if self._parked:
             self.child.send(messages.Park(self.number, True))

@@ -26,7 +26,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.disk import FramesOnDisk
@@ -43,13 +42,12 @@ from autoloader.decode.ring import RingMemory
 from autoloader.errors import as_fault
 from autoloader.formats.files import is_remote
 from autoloader.host.allocator import give_memory_back
-from autoloader.host.headroom import HeadroomSource, headroom_or_none, memory_cgroup, oom_kills
-from autoloader.host.machine import KernelFile
+from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.host.supervision import extend_import_path
 from autoloader.host.threads import LoaderThread
 from autoloader.index.opening import digest_of_sizes
 from autoloader.pipeline import messages
-from autoloader.pipeline.messages import ControlPage, Message, Wire
+from autoloader.pipeline.messages import Message, Wire
 from autoloader.pipeline.read.open_mixture import CompiledMixture
 from autoloader.process.observer import Observer, Probes
 from autoloader.process.setup import PipelineSetup
@@ -140,7 +138,6 @@ class ControlledPipeline:
         start: message of the trainer that asks for it, with the knobs that are wanted.
         declared: mixture that the message declares.
         memory: the ring's memory, mapped for this pipeline.
-        page: the trainer's control page.
     """
 
     def __init__(
@@ -149,7 +146,6 @@ class ControlledPipeline:
         start: messages.Start,
         declared: DeclaredMixture,
         memory: RingMemory,
-        page: ControlPage,
     ) -> None:
         place = PipelineStart.from_plain(declared.mixture, start.place)
         request = ControlRequest.from_plain(start.control)
@@ -158,12 +154,12 @@ class ControlledPipeline:
             MixtureOrder.from_plain(start.order),
             Knobs.build(start.knobs),
             memory,
-            page,
             request,
             Ranks(start.rank, start.world_size),
             start.ranks_here,
             position=lambda: place,
             lent=lambda: start.held_slots,
+            restarts=start.restarts,
         )
         control = service.control
         opening = control.admit(setup)
@@ -523,8 +519,6 @@ class TrainerService:
         self._declared: dict[int, DeclaredMixture] = {}
         self._late: dict[int, ControlledPipeline] = {}
         """Pipeline number → closed pipeline into whose ring threads still write."""
-        self._page: ControlPage | None = None
-        self._cgroup, self._membership = KernelFile(Path("/proc/self/cgroup")), b""
         self.pidfd = -1
         if pid:
             with contextlib.suppress(OSError):
@@ -555,19 +549,8 @@ class TrainerService:
         for number in list(self._declared):
             self._end(number)
         self.wire.close()
-        if self._page is not None:
-            page, self._page = self._page, None
-            page.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
-
-    def beat(self, now_ns: int) -> None:
-        """Show that this process lives, and which memory cgroup it is in: it may be moved."""
-        page = self._page
-        if page is not None:
-            with contextlib.suppress(ValueError):  # closed in between
-                page.heartbeat_ns = now_ns
-                self._note_cgroup(page)
 
     def _handle(self, message: Message) -> None:
         served = self.served.get(message.pipeline)
@@ -588,12 +571,7 @@ class TrainerService:
 
     def _start(self, start: messages.Start) -> None:
         number = start.pipeline
-        ring, page = self.wire.descriptors(2)
-        if self._page is None:
-            self._page = ControlPage(page)
-            self._note_cgroup(self._page)
-        else:
-            os.close(page)
+        (ring,) = self.wire.descriptors(1)
         declared = self._declared.get(number)
         if number in self.served:
             self._close(number)
@@ -611,9 +589,7 @@ class TrainerService:
                 declared = DeclaredMixture(start)
                 self._declared[number] = declared
             memory = RingMemory(declared.mixture.layout, descriptor=ring)
-            self.served[number] = served = ControlledPipeline(
-                self, start, declared, memory, self._page
-            )
+            self.served[number] = served = ControlledPipeline(self, start, declared, memory)
             served.start()
         except Exception:
             if memory is None:
@@ -641,19 +617,6 @@ class TrainerService:
             )
         if not served.ended(0.0):
             self._late[number] = served
-
-    def show_gives_way(self) -> None:
-        """Tell the trainer that this process ends for another one to begin."""
-        if self._page is not None:
-            self._page.gives_way = 1
-        self.wire.shut_down()
-
-    def _note_cgroup(self, page: ControlPage) -> None:
-        membership = self._cgroup.read()
-        if membership is not None and membership != self._membership:
-            self._membership = membership
-            directory = memory_cgroup()
-            page.note_cgroup(directory, oom_kills(directory) or 0)
 
 
 class Control:

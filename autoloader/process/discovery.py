@@ -33,16 +33,14 @@ import logging
 import os
 import socket
 import struct
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-import psutil
-
 from autoloader.errors import WorkerError
 from autoloader.host import files
-from autoloader.host.supervision import ProcessWatch, Supervisor, waited
+from autoloader.host.processes import descendants
+from autoloader.host.supervision import ProcessWatch, Supervisor, runs
 from autoloader.pipeline.messages import Hello, Wire, peer_of
 from autoloader.process.ranks import Neighbours
 
@@ -55,64 +53,11 @@ _DECIDED_WITHIN_S = 120.0
 _NAME_BYTES = 107
 """Of a socket's name, at most."""
 _TIMEVAL = struct.Struct("ll")
-_REAP_S = 0.1
 _KEPT_BYTES = 64 * 2**20
 """What malloc keeps of what was freed; less than what a few runs read ahead hold."""
 _MOST_PIXELS = str(64_000_000)
 """Of a picture that OpenCV decodes, of whatever format; see ``decode.frames``."""
-_WORKER = "autoloader.process.worker"
 _numbers = itertools.count()
-_left: list[subprocess.Popen[bytes]] = []
-"""Children that this process started and that serve others: kept to be waited for."""
-
-
-class Link:
-    """A connection to a child.
-
-    Args:
-        wire: message channel to the child.
-        supervisor: watches the child, which this process or another one has started.
-    """
-
-    def __init__(self, wire: Wire, supervisor: Supervisor) -> None:
-        self.wire = wire
-        self.supervisor = supervisor
-
-    @property
-    def started_here(self) -> bool:
-        """True if this process has started the child."""
-        return self.supervisor.process is not None
-
-    def kill(self) -> None:
-        """End the child for good, and the connection."""
-        self.wire.close()
-        self.end()
-
-    def end(self) -> None:
-        """End the child for good, whoever started it."""
-        if self.started_here:
-            self.supervisor.end()
-        elif self.supervisor.pid:
-            _kill(self.supervisor.pid)
-
-    def leave(self, timeout_s: float, *, shared: bool) -> bool:
-        """After ``Stop``: wait until the child has let go; whether it did in time."""
-        if shared:
-            gone = _ended(self.wire, timeout_s)
-        else:
-            process = self.supervisor.process
-            gone = process is not None and waited(process, timeout_s)
-        if gone:
-            self.drop()
-        return gone
-
-    def drop(self) -> None:
-        """Close the connection and leave the child to the others."""
-        self.wire.close()
-        process = self.supervisor.process
-        if process is not None and not waited(process, _REAP_S):
-            _left.append(process)
-        _left[:] = [process for process in _left if process.poll() is None]
 
 
 def socket_name(neighbours: Neighbours) -> str:
@@ -134,7 +79,7 @@ def is_up(neighbours: Neighbours) -> bool:
         return _is_own(found)
 
 
-def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: Supervisor) -> Link:
+def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: Supervisor) -> Wire:
     """A connection to the child, which is started where there is none.
 
     Args:
@@ -152,9 +97,9 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
         if listener is not None:
             return _start(name, listener, arguments, supervisor)
         if connection is not None:
-            link = _join(name, connection, silent, supervisor)
-            if link is not None:
-                return link
+            wire = _join(name, connection, silent, supervisor)
+            if wire is not None:
+                return wire
         if reason := silent.hung():
             if not silent.pid:
                 raise WorkerError(
@@ -164,7 +109,8 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
                     "end it, and start the job again",
                 )
             supervisor.try_again(reason)
-            _kill(silent.pid)
+            supervisor.adopt(silent.pid)
+            supervisor.end()
             silent.saw_life()
         time.sleep(_RETRY_S)
 
@@ -267,7 +213,7 @@ def _connected(name: str) -> socket.socket | None:
 
 def _start(
     name: str, listener: socket.socket, arguments: Sequence[str], supervisor: Supervisor
-) -> Link:
+) -> Wire:
     """Start the child with a listening socket, and connect to it."""
     with listener:
         connection = _connected(name)
@@ -279,12 +225,12 @@ def _start(
             descriptors=(descriptor,),
             changes=_environment(),
         )
-    return Link(Wire(connection), supervisor)
+    return Wire(connection)
 
 
 def _join(
     name: str, connection: socket.socket, silent: ProcessWatch, supervisor: Supervisor
-) -> Link | None:
+) -> Wire | None:
     """Wait for a child's ``Hello``; ``None`` where the child is gone, or hangs.
 
     Args:
@@ -301,47 +247,14 @@ def _join(
         while not silent.hung():
             hello = wire.receive(_LOOK_S)
             if isinstance(hello, Hello):
-                if not _is_worker(hello.pid):
+                if not runs(hello.pid, supervisor.module):
                     raise _held(name, f"process {starter}, which is not a loader")
                 supervisor.adopt(hello.pid)
                 stack.pop_all()
-                return Link(wire, supervisor)
-            silent.pid = _child_of(starter)
+                return wire
+            children = (pid for pid in descendants(starter) if runs(pid, supervisor.module))
+            silent.pid = next(children, 0)
     return None
-
-
-def _child_of(starter: int) -> int:
-    """The child that a trainer has started; 0 where it is not to be seen."""
-    with contextlib.suppress(psutil.Error):
-        children = [process.pid for process in psutil.Process(starter).children()]
-        return next(filter(_is_worker, children), 0)
-    return 0
-
-
-def _ended(wire: Wire, timeout_s: float) -> bool:
-    """True if the other side closes the connection in time; what it still says is dropped."""
-    deadline = time.monotonic() + timeout_s
-    try:
-        while (left := deadline - time.monotonic()) > 0:
-            wire.receive(left)
-    except EOFError:
-        return True
-    return False
-
-
-def _is_worker(pid: int) -> bool:
-    """True if a process is a loader's child."""
-    with contextlib.suppress(psutil.Error):
-        return _WORKER in psutil.Process(pid).cmdline()
-    return False
-
-
-def _kill(pid: int) -> None:
-    """Kill a process if it is a loader's child."""
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        if _is_worker(pid):
-            process.kill()  # not another process that has got its number since
 
 
 def _is_own(connection: socket.socket) -> bool:

@@ -329,7 +329,7 @@ class Observer:
         own_process: bool,
     ) -> None:
         request, mixture = setup.control, setup.mixture
-        self._setup, self._page, self._limits = setup, setup.page, request.limits
+        self._setup, self._limits = setup, request.limits
         self._knobs = setup.knobs.flat()
         self._sinks = _open_sinks(setup, number, quarantined)
         self._probes = probes
@@ -362,6 +362,7 @@ class Observer:
             "trainer_pid": request.trainer,
             "worker_pid": os.getpid(),
             "floor_bytes": request.limits.ram_floor_bytes,
+            "restarts": setup.restarts,
         }
 
     @property
@@ -500,7 +501,6 @@ class Observer:
                 "at_s": time.time(),
                 "phase": _phase(seen, state, opened=opened),
                 "doing": self._doing(seen, activity) if opened else current(),
-                "restarts": self._page.restarts,
                 "bound_per_s": max(min(stages), took_per_s or 0.0) if stages else None,
                 "limited_by": limited_by(seen, state, self._limits),
                 "samples_per_s": took_per_s,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from autoloader.controller.limits import ControlRequest
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
-from autoloader.pipeline.messages import ControlPage
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.mixture import MixtureOrder
@@ -28,21 +27,21 @@ class PipelineSetup:
         order: the rank's part of the order.
         knobs: the values to begin with; checked by the caller.
         memory: shared memory of the batch ring, where the consumer's counts and waits are read.
-        page: control page, where the trainer counts restarts.
         control: request to the controller.
         ranks: rank of the loader's trainer, and number of trainers.
         ranks_here: trainers whose pipelines share the process, and its memory.
         position: says where to begin, whenever it begins.
         lent: says which slots of the ring the consumer still has.
+        restarts: number of times that the trainer had its process started again.
     """
 
     mixture: ResolvedMixture
     order: MixtureOrder
     knobs: Knobs
     memory: RingMemory
-    page: ControlPage
     control: ControlRequest
     ranks: Ranks
     ranks_here: int
     position: Callable[[], PipelineStart]
     lent: Callable[[], Collection[int]]
+    restarts: int = 0

@@ -1,7 +1,7 @@
 """The loader's child: runs pipelines for the trainers of a node, and ends with the last of them.
 
 Started as ``python -m autoloader.process.worker`` with a listening socket that the trainers find by
-its name (``process.discovery``). Each has its own connection, control page, pipelines and rings:
+its name (``process.discovery``). Each has its own connection, pipelines and rings:
 none of them waits for another one. One thread accepts trainers, one for each trainer reads its
 messages, and one for each pipeline hands filled batches over. One more sends heartbeats and watches
 the trainers, by a pidfd each and the socket's end. (PR_SET_PDEATHSIG fires when the starting
@@ -27,11 +27,11 @@ import select
 import socket
 import sys
 import threading
-import time
 from pathlib import Path
 
 from autoloader.formats.files import raise_descriptor_limit
-from autoloader.host.headroom import HeadroomProbe
+from autoloader.host.headroom import HeadroomProbe, memory_cgroup, oom_kills
+from autoloader.host.machine import KernelFile
 from autoloader.host.supervision import options
 from autoloader.host.threads import LoaderThread, become
 from autoloader.pipeline import messages
@@ -65,6 +65,9 @@ class Worker:
         self._refused = 0
         listener.setblocking(False)
         self.control = Control(HeadroomProbe(limits_for_s=_LIMITS_S))
+        self._cgroups, self._membership = KernelFile(Path("/proc/self/cgroup")), b""
+        self._hello = messages.Hello(-1, os.getpid())
+        self._look()
 
     def end(self, reason: str) -> None:
         """End the process now."""
@@ -78,7 +81,7 @@ class Worker:
     def give_way(self) -> None:
         """End the process: a ring that is wanted again is written to by threads that do not end."""
         for trainer in list(self.trainers):
-            trainer.show_gives_way()
+            trainer.wire.send_later(messages.GivesWay(-1))
         self.end("threads that decode do not end")
 
     def run(self) -> None:
@@ -121,7 +124,7 @@ class Worker:
     def _serve(self, trainer: TrainerService) -> None:
         try:
             with contextlib.suppress(OSError):
-                trainer.wire.send(messages.Hello(-1, os.getpid()))
+                trainer.wire.send(self._hello)
             trainer.serve()
         except Exception:  # the boundary of this thread: one trainer's trouble is no other's
             logger.exception("a trainer's messages cannot be read")
@@ -134,6 +137,13 @@ class Worker:
         trainer.wire.shut_down()
         trainer.close()
 
+    def _look(self) -> None:
+        """Note which memory cgroup this process is in: it may be moved."""
+        membership = self._cgroups.read()
+        if membership is not None and membership != self._membership:
+            self._membership, cgroup = membership, memory_cgroup()
+            self._hello = messages.Hello(-1, os.getpid(), cgroup, oom_kills(cgroup) or 0)
+
     def _beat(self) -> None:
         parent = -1
         with contextlib.suppress(OSError):
@@ -141,11 +151,12 @@ class Worker:
         while True:
             with self._lock:
                 every = list(self.trainers)
+            self._look()
             for trainer in every:
                 if trainer.wire.torn:
                     logger.critical("a function of the spec closed descriptors of this process")
                     os._exit(1)
-                trainer.beat(time.monotonic_ns())
+                trainer.wire.send_if_read(self._hello)
                 trainer.wire.send_waiting()
             trainers = {trainer.pidfd: trainer for trainer in every if trainer.pidfd >= 0}
             watch = select.poll()

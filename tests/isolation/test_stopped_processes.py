@@ -11,9 +11,8 @@ from leftovers import ends_within
 from streams import endless, opened, rows
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.host.supervision import ProcessWatch, read_vitals
+from autoloader.host.supervision import ProcessWatch, Supervisor, read_vitals
 from autoloader.process.child import Child
-from autoloader.process.discovery import Link
 
 FOUND_WITHIN_S = 30.0
 ENDED_WITHIN_S = 10.0
@@ -72,17 +71,18 @@ def test_a_stopped_child_that_has_no_room_for_messages_is_replaced(
 
     A child that ``stays`` once it is killed stands for one that a dead disk keeps in the kernel.
     """
-    kill = Link.end
-
-    def end(self: Link) -> None:
-        if not stays or self.wire.socket.fileno() < 0:  # given up
-            kill(self)
-
-    monkeypatch.setattr(Link, "end", end)
+    end = Supervisor.end
     knobs = {"reader": "indexed", "ring_slots": 4}
     with AutoLoader(
         small_spec, output="numpy", ram_floor="1GB", knobs=knobs, controller=False
     ) as loader:
+        child = Child.open_clients()[0].child
+
+        def end_some(self: Supervisor) -> None:
+            if not stays or child._wire.socket.fileno() < 0:  # given up
+                end(self)
+
+        monkeypatch.setattr(Supervisor, "end", end_some)
         got = rows(endless(loader), 10)
         os.kill(loader.statistics().worker_pid, signal.SIGSTOP)
         state = loader.state_dict()
@@ -99,20 +99,20 @@ def test_a_stopped_child_that_has_no_room_for_messages_is_replaced(
 def test_a_stopped_child_that_has_no_room_for_the_last_message_is_waited_for_once(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
 ):
-    leave, waits = Link.leave, list[float]()
+    let_go, waits = Child._let_go, list[float]()
 
-    def noted(self: Link, timeout_s: float, *, shared: bool) -> bool:
+    def noted(self: Child, timeout_s: float) -> bool:
         waits.append(timeout_s)
-        return leave(self, timeout_s, shared=shared)
+        return let_go(self, timeout_s)
 
-    monkeypatch.setattr(Link, "leave", noted)
+    monkeypatch.setattr(Child, "_let_go", noted)
     with AutoLoader(small_spec, output="numpy", ram_floor="1GB", controller=False) as loader:
         rows(endless(loader), 1)
         os.kill(loader.statistics().worker_pid, signal.SIGSTOP)
         child = Child.open_clients()[0].child
         while not child.supervisor.watch.stopped:  # a thread of it may read until then
             pass
-        wire = child._link.wire
+        wire = child._wire
         with suppress(BlockingIOError):  # nobody reads this: the process is killed
             while wire.socket.send(bytes(1000), socket.MSG_DONTWAIT):
                 pass

@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from leftovers import until_let_go
 
 from autoloader.errors import WorkerError
 from autoloader.host.supervision import LIMITS_S, Kind, Supervisor
-from autoloader.pipeline.messages import Hello, Stop
+from autoloader.pipeline.messages import Hello
 from autoloader.process.discovery import find_or_start, is_up, socket_name
 from autoloader.process.ranks import Neighbours
 
@@ -54,11 +55,13 @@ def test_a_child_that_is_stopped_before_it_answers_is_replaced(
     began = time.monotonic()
     second = find_or_start(PAIR, [], supervisors[1])
     assert time.monotonic() - began <= 30.0
-    assert second.started_here
+    assert supervisors[1].process
     assert supervisors[0].how_it_ended(1.0) == "it was killed by SIGKILL"
-    assert second.wire.receive(60.0) == Hello(-1, supervisors[1].pid)
-    first.kill()
-    second.kill()
+    hello = second.receive(60.0)
+    assert isinstance(hello, Hello)
+    assert hello.pid == supervisors[1].pid
+    first.close()
+    second.close()
 
 
 def test_a_child_on_its_way_out_is_replaced_and_joined_by_the_next(supervisors: list[Supervisor]):
@@ -76,13 +79,14 @@ def test_a_child_on_its_way_out_is_replaced_and_joined_by_the_next(supervisors: 
     first = find_or_start(PAIR, [], supervisors[0])
     thread.join()
     second = find_or_start(PAIR, [], supervisors[1])
-    assert first.started_here
-    assert not second.started_here
-    assert first.wire.receive(30.0) == Hello(-1, supervisors[0].pid)
+    assert supervisors[0].process
+    assert not supervisors[1].process
+    hello = first.receive(30.0)
+    assert isinstance(hello, Hello)
+    assert hello.pid == supervisors[0].pid
     assert supervisors[1].pid == supervisors[0].pid
     assert is_up(PAIR)
-    for link in (first, second):
-        link.wire.send(Stop(-1))
-        assert link.leave(10.0, shared=True)
+    for wire in (first, second):
+        until_let_go(wire)
     assert supervisors[0].how_it_ended(10.0) == "it exited with status 0"
     assert not is_up(PAIR)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from leftovers import until_let_go
 from rlds_files import png, write_steps
 from strangers import needs_second_user, stranger
 
 from autoloader.host.files import runtime_folder
 from autoloader.host.supervision import Supervisor
-from autoloader.pipeline.messages import Hello, Stop
+from autoloader.pipeline.messages import Hello, Wire
 from autoloader.process.discovery import find_or_start, is_up, socket_name
 from autoloader.process.ranks import Neighbours
 
@@ -116,6 +117,12 @@ def test_two_thousand_connections_of_a_stranger_cost_nothing_that_stays(spec: Pa
         assert one_batch(process) == child.pid
 
 
+def hello_of(wire: Wire) -> int:
+    hello = wire.receive(END_S)
+    assert isinstance(hello, Hello)
+    return hello.pid
+
+
 @pytest.mark.parametrize("listen", ["held.listen()", "held.listen(0)", ""])
 def test_a_name_that_a_stranger_has_bound_is_gone_around_by_all_ranks(listen: str):
     pair = Neighbours(0, 2, f"strangers-{os.getpid()}-{listen}")
@@ -129,11 +136,10 @@ def test_a_name_that_a_stranger_has_bound_is_gone_around_by_all_ranks(listen: st
         assert is_up(pair)
     # The stranger has left: the others still meet where the first one is.
     second = find_or_start(pair, [], supervisors[1])
-    assert (first.started_here, second.started_here) == (True, False)
+    assert [one.process is not None for one in supervisors] == [True, False]
     assert supervisors[1].pid == supervisors[0].pid
-    for link in (first, second):
-        link.wire.send(Stop(-1))
-        assert link.leave(END_S, shared=True)
+    for wire in (first, second):
+        until_let_go(wire)
     for one in supervisors:
         one.end()
         one.close()
@@ -146,13 +152,15 @@ def test_a_name_that_was_published_and_bound_by_a_stranger_is_gone_around_again(
     published = runtime_folder() / f"{base[1:]}.socket"
     taken = HOLDS.replace("LISTEN", "held.listen()")
     with stranger(taken, base.replace("\0", "@")):
-        find_or_start(pair, [], supervisor).kill()
+        find_or_start(pair, [], supervisor).close()
+        supervisor.end()
         first = published.read_text()
         with stranger(taken, f"@{first}"):
-            link = find_or_start(pair, [], supervisor)
+            wire = find_or_start(pair, [], supervisor)
         assert published.read_text() != first
-        assert link.wire.receive(END_S) == Hello(-1, supervisor.pid)
-        link.kill()
+        assert hello_of(wire) == supervisor.pid
+        wire.close()
+        supervisor.end()
     supervisor.close()
 
 
@@ -162,12 +170,11 @@ def test_a_hello_of_this_user_is_waited_for_while_strangers_flood_the_socket():
         Supervisor("the child", "autoloader.process.worker", remedy="look") for _ in range(2)
     ]
     with stranger(FLOODS, socket_name(pair).replace("\0", "@"), str(10**9)):
-        links = [find_or_start(pair, [], one) for one in supervisors]
-        assert links[1].started_here is False
-        assert links[0].wire.receive(END_S) == Hello(-1, supervisors[0].pid)
-    for link in links:
-        link.wire.send(Stop(-1))
-        assert link.leave(END_S, shared=True)
+        wires = [find_or_start(pair, [], one) for one in supervisors]
+        assert supervisors[1].process is None
+        assert hello_of(wires[0]) == supervisors[0].pid
+    for wire in wires:
+        until_let_go(wire)
     for one in supervisors:
         one.end()
         one.close()

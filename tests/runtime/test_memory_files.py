@@ -13,7 +13,6 @@ from autoloader.decode.ring import MAX_SLOTS, RingMemory
 from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
 from autoloader.host.supervision import Supervisor
-from autoloader.pipeline.messages import ControlPage
 
 
 def refuse(*_: object) -> int:
@@ -22,9 +21,11 @@ def refuse(*_: object) -> int:
 
 @pytest.mark.parametrize(
     "make",
-    [ControlPage, lambda: Supervisor("one", "autoloader.process.worker", remedy="none"),
-     lambda: memory_file("ring", 8)],
-)  # fmt: skip
+    [
+        lambda: Supervisor("one", "autoloader.process.worker", remedy="none"),
+        lambda: memory_file("ring", 8),
+    ],
+)
 def test_where_memfd_create_is_refused_the_error_says_what_to_allow(
     make: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ):
@@ -38,10 +39,10 @@ def test_where_files_may_have_no_bytes_the_error_names_the_limit():
     script = (
         "import resource, signal\n"
         "from autoloader.errors import PipelineError\n"
-        "from autoloader.pipeline.messages import ControlPage\n"
+        "from autoloader.host.files import memory_file\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-        "try:\n    ControlPage()\nexcept PipelineError as error:\n    print(error)\n"
+        "try:\n    memory_file('ring', 8)\nexcept PipelineError as error:\n    print(error)\n"
     )
     assert "ulimit -f" in python("-c", script).stdout
 
