@@ -196,15 +196,14 @@ class AutoLoader:
                 self._child.spare()
             self._background.close(lambda: None, _CLOSE_S)
             raise
-        self._started = False
-        self._starts = 0
         if self._starts_at_once:
-            self._call(self._start)
+            self._call(self._pipeline.start)
         _open[self] = samples if self._starts_at_once else ()
 
     def __repr__(self) -> str:
         mixture, knobs = self.plan.mixture, self.plan.knobs
-        state = "running" if self._started else "suspended" if self._starts else "not started"
+        pipeline = self._pipeline
+        state = "running" if pipeline.begun else "suspended" if pipeline.starts else "not started"
         state = "closed" if self._closed else state
         told = (
             f"AutoLoader: {state}, batch {self.batches}, {len(mixture.names)} datasets, "
@@ -250,12 +249,6 @@ class AutoLoader:
             lent=lambda: delivery.lender.lent,
         )
         self._pipeline = ChildPipeline(setup, child)
-
-    def _start(self) -> None:
-        if not self._started:
-            self._started = True
-            self._starts += 1
-            self._pipeline.start()
 
     @property
     def knobs(self) -> Knobs:
@@ -468,7 +461,7 @@ class AutoLoader:
         delivery.count()
         if self._pipeline.child.activate(self._pipeline.number):
             delivery.meter.pause()
-        self._start()
+        self._pipeline.start()
         self._take_back()
         if (one := delivery.in_hand(after)) is not None:
             if not delivery.fits(one):
@@ -499,7 +492,8 @@ class AutoLoader:
 
     def _take_back(self) -> None:
         # Where it is suspended nobody fills the ring.
-        release = self._pipeline.release if self._started else self._delivery.memory.punch
+        pipeline = self._pipeline
+        release = pipeline.release if pipeline.begun else self._delivery.memory.punch
         self._delivery.take_back(self.knobs.ring_slots, release)
 
     def retune(self, values: Mapping[str, Any] = MappingProxyType({}), /, **named: Any) -> Knobs:
@@ -580,7 +574,6 @@ class AutoLoader:
             headroom_bytes=self._headroom.read().headroom_bytes,
             shares=self._order.shares_at(delivery.progress.position),
             controlled=self._controller,
-            starts=self._starts,
             closed=self._closed,
         )
 
@@ -637,9 +630,6 @@ class AutoLoader:
         self._order = order
         self._take_back()
         self._pipeline.go_to(order)
-        if self._started:
-            self._started = False
-            self._start()
 
     def park(self, parked: bool = True) -> None:
         """Stop reading for now (another loader is in use), or go on; the ring keeps what it has.
@@ -660,7 +650,7 @@ class AutoLoader:
 
     def _fill(self) -> None:
         self._pipeline.prepare()
-        self._start()
+        self._pipeline.start()
 
     def suspend(self) -> None:
         """Let go of ring, buffers and streams until the next batch is asked for, or ``prepare``.
@@ -671,9 +661,7 @@ class AutoLoader:
         self._change(self._let_go)
 
     def _let_go(self) -> None:
-        if self._started:
-            self._started = False
-            self._pipeline.suspend()
+        self._pipeline.suspend()
         self._delivery.drop()
         self._take_back()
 

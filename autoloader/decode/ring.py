@@ -286,19 +286,10 @@ class SlotPool:
         memory: the ring; retired slots give their pages back through it.
         slots: number of slots in use at first.
         held: numbers of the slots that the consumer has already.
-        waits: whether the consumer waits for a batch now.
     """
 
-    def __init__(
-        self,
-        memory: RingMemory,
-        slots: int,
-        *,
-        held: Collection[int] = (),
-        waits: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, memory: RingMemory, slots: int, *, held: Collection[int] = ()) -> None:
         self._memory = memory
-        self._waits = waits
         self._condition = threading.Condition()
         self._out, self._held = set(held), set(held)
         self.slots = slots
@@ -337,7 +328,7 @@ class SlotPool:
 
     def _beyond(self) -> int | None:
         """A slot beyond those in use where the consumer has all of these and waits for one more."""
-        if self._out <= self._held | self._handed and self._waits():
+        if self._out <= self._held | self._handed and self._memory.waiting_since_ns():
             unused = set(range(self.slots, MAX_SLOTS)) - self._out
             return min(unused, default=None)
         return None

@@ -211,7 +211,7 @@ class DecodeProcess:
                     self.send(messages.BatchReady(0, 0, batch.plain()))
                 if time.monotonic() - told_s >= _TELL_S:
                     told_s = time.monotonic()
-                    self.send(messages.Activity(0, 0, builder.activity(), []))
+                    self.send(messages.Activity(0, builder.activity()))
         except Exception as error:  # noqa: BLE001 the one boundary of this thread: the child must hear of it
             self.send(messages.Failed.of(0, as_fault(error, "decode")))
 

@@ -107,8 +107,6 @@ class Park(Message):
 class AskActivity(Message):
     """Trainer → child: what is every part doing?"""
 
-    request: int
-
 
 class Stop(Message):
     """Trainer → child: this pipeline is over; −1: this trainer is, and with the last the child.
@@ -131,11 +129,10 @@ class BatchReady(Message):
 
 
 class Activity(Message):
-    """Child → trainer: the answer to ``AskActivity``."""
+    """Child → trainer: the answer to ``AskActivity``; decode process → child, unasked."""
 
-    request: int
     activity: dict[str, Any]
-    quarantined: list[dict[str, Any]]
+    quarantined: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Failed(Message):
@@ -162,11 +159,10 @@ class Failed(Message):
 
 
 class Retuned(Message):
-    """Child → trainer: these knobs are in force now, and this is the controller's state."""
+    """Child → trainer: these knobs are in force now."""
 
     generation: int
     knobs: dict[str, Any]
-    state: str
 
 
 class Logged(Message):

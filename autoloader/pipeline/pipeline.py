@@ -36,7 +36,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import logging
-import operator
 import threading
 import time
 import weakref
@@ -86,7 +85,6 @@ class Task:
         span: positions [start, stop) of the batch.
         slot: number of the slot for the batch; ``None``: not known yet.
         given: whether a builder has the slot, and keeps the batch.
-        held_by: function that gives ``lane``; weak, as a lane holds its tasks.
         batch: message about the batch; ``None`` until it is filled.
     """
 
@@ -94,13 +92,7 @@ class Task:
     span: tuple[int, int]
     slot: int | None = None
     given: bool = False
-    held_by: Callable[[], Lane | None] = lambda: None
     batch: BatchMessage | None = None
-
-    @property
-    def lane(self) -> Lane | None:
-        """Lane of the builder that fills the batch; ``None``: a helper does, or nobody yet."""
-        return self.held_by()
 
 
 class Lane:
@@ -116,8 +108,6 @@ class Lane:
 
     def assign(self, tasks: Sequence[Task]) -> None:
         """Have batches filled after those that the lane has."""
-        for task in tasks:
-            task.held_by = weakref.ref(self)
         self.tasks += tasks
         self.builder.assign([task.span for task in tasks])
 
@@ -134,13 +124,13 @@ class Lane:
             task.given = True
             self.builder.give(task.slot)
 
-    def take_over(self, task: Task) -> None:
+    def take_over(self, late: Lane) -> None:
         """Fill the waiting batch of another lane, next."""
-        assert task.lane is not None
+        task = late.waiting
+        assert task is not None
         assert task.slot is not None
-        task.lane.tasks.remove(task)
-        task.lane.builder.skip()
-        task.held_by = weakref.ref(self)
+        late.tasks.remove(task)
+        late.builder.skip()
         task.given = True
         self.tasks.insert(sum(one.given for one in self.tasks), task)
         self.builder.give(task.slot, task.span)
@@ -207,7 +197,6 @@ class Pipeline:
         held: slots that the consumer still has from an earlier pipeline.
         disk: decoded frames on a disk; ``None``: there are none.
         clock: time source for the detection of stalls.
-        waits: whether the consumer waits for a batch now.
 
     Attributes:
         knobs: the values in force; ``retune`` changes them.
@@ -226,7 +215,6 @@ class Pipeline:
         held: Collection[int] = (),
         disk: FramesOnDisk | None = None,
         clock: Clock | None = None,
-        waits: Callable[[], bool] = lambda: False,
     ) -> None:
         self._mixture = mixture
         self._disk = disk
@@ -245,7 +233,7 @@ class Pipeline:
         self._calling = False
         self._changed = threading.Condition(self._lock)
         self._quarantine = Quarantine(mixture)
-        self._slots = SlotPool(memory, knobs.ring_slots, held=held, waits=waits)
+        self._slots = SlotPool(memory, knobs.ring_slots, held=held)
         self._lanes: list[Lane] = []
         self._leaving: list[Lane] = []
         self._tasks: collections.deque[Task] = collections.deque()
@@ -298,9 +286,9 @@ class Pipeline:
         for lane in (*self._lanes, *self._leaving):
             lane.give(most)
         for lane in self._lanes:
-            late = [task for other in self._lanes if (task := other.waiting) is not None]
+            late = [(one.number, other) for other in self._lanes if (one := other.waiting)]
             if late and not lane.builder.to_begin:
-                lane.take_over(min(late, key=operator.attrgetter("number")))
+                lane.take_over(min(late)[1])
         self._changed.notify_all()
 
     def _begun(self) -> None:
@@ -502,7 +490,8 @@ class Pipeline:
                 first = self._first()
                 if first is None or self._closed or self._failure is not None:
                     return None
-                lane = first.lane
+                lanes = (*self._lanes, *self._leaving)
+                lane = next((one for one in lanes if first in one.tasks), None)
             if first.batch is not None or lane is None:
                 return first
             batch = lane.builder.next(left_s())

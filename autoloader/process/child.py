@@ -430,44 +430,47 @@ class ChildPipeline:
         child: child process that runs the pipeline.
 
     Attributes:
-        state: name of the controller's state.
+        begun: whether the child runs it.
+        starts: number of times that it was begun, or begun elsewhere.
     """
 
     def __init__(self, setup: PipelineSetup, child: Child) -> None:
         self._setup = setup
         self.child = child
         self._generation = 0
-        self._requests = itertools.count()
         self._failure: AutoloaderError | None = None
         self._parked = False
-        self._begun = False
+        self.begun, self.starts = False, 0
         self._prepares = False
         self._closed = False
         self._was_full = False
         self._last = self._idle()
         self._quarantined: tuple[BadRecord, ...] = ()
-        self.state = "WARMUP"
         self._ready: deque[messages.BatchReady] = deque()
-        self._answered = -1
+        self._answered = False
         self.number = child.join(self)
 
     def start(self) -> None:
-        """Begin where ``setup.position()`` says; also called to begin elsewhere."""
+        """Begin where ``setup.position()`` says, unless it has begun."""
         with self.child.lock:
-            self._begun = True
-            self._failure = None
-            self.begin()
+            if not self.begun:
+                self.begun, self._failure = True, None
+                self.starts += 1
+                self.begin()
 
     def go_to(self, order: MixtureOrder) -> None:
-        """Have the next ``start`` begin in ``order``."""
+        """Read in ``order``, where ``setup.position()`` says: from now on, if it has begun."""
         self._setup = replace(self._setup, order=order)
+        if self.begun:
+            self.begun = False
+            self.start()
 
     def reserved_bytes(self) -> int:
         """Bytes that the pipeline was admitted with and does not hold yet.
 
         They are the ring's; until the ring was full once, everything else's too.
         """
-        if not self._begun:
+        if not self.begun:
             return 0  # admission reads headroom when it begins
         # The frame cache can be done without: it makes room for others.
         working = Knobs.build({"cache_bytes": 0}, base=self.knobs)
@@ -483,7 +486,7 @@ class ChildPipeline:
 
         0 without a controller, which would let the ring grow again.
         """
-        if not self._setup.control.moves or not self._begun:
+        if not self._setup.control.moves or not self.begun:
             return 0
         memory = self._setup.memory
         ring = max(self.knobs.ring_slots * memory.slot_bytes, memory.allocated_bytes())
@@ -507,7 +510,7 @@ class ChildPipeline:
 
     def begin(self) -> None:
         """Send ``Start`` (again), from what has been delivered."""
-        if not self._begun:
+        if not self.begun:
             return
         self._generation += 1
         self._ready.clear()
@@ -571,7 +574,7 @@ class ChildPipeline:
         if isinstance(message, messages.Failed):
             self._failure = message.to_error()
         elif isinstance(message, messages.Activity):
-            self._answered = message.request
+            self._answered = True
             self._last = Statistics.from_dict(message.activity)
             self._quarantined = tuple(BadRecord(**bad) for bad in message.quarantined)
         elif (
@@ -582,7 +585,6 @@ class ChildPipeline:
                 self._ready.append(message)
                 return
             self._set_knobs(Knobs.build(message.knobs))
-            self.state = message.state or self.state
 
     def use(self, used: bool) -> None:
         """Note that batches are wanted of this loader (True), or of another one."""
@@ -600,8 +602,8 @@ class ChildPipeline:
     def suspend(self) -> None:
         """Have the child end the pipeline and give the ring's pages back, until ``start``."""
         with self.child.lock:
-            if self._begun:
-                self._begun = self._prepares = False
+            if self.begun:
+                self.begun = self._prepares = False
                 lent = self._setup.lent()
                 self._make_pageable(lent)
                 self.child.send(messages.Stop(self.number, sorted(lent)))
@@ -633,7 +635,7 @@ class ChildPipeline:
         """Have the child stop reading for this pipeline (True), or go on."""
         if parked != self._parked:
             self._parked = parked
-            if self._begun:
+            if self.begun:
                 self.child.send(messages.Park(self.number, parked))
 
     def activity(self) -> Statistics:
@@ -644,7 +646,7 @@ class ChildPipeline:
         """
         if self._closed:
             return self._last
-        if not self._begun:
+        if not self.begun:
             return self._idle()
         return self._ask()
 
@@ -652,18 +654,17 @@ class ChildPipeline:
         return Statistics(ring=RingStatistics(self.knobs.ring_slots))
 
     def _ask(self) -> Statistics:
-        child, request = self.child, next(self._requests)
+        child, asked = self.child, -1
         with child.lock:
-            deadline = time.monotonic() + _ANSWER_S
-            child.send(messages.AskActivity(self.number, request))
-            while self._answered != request:
-                restarts, left = child.restarts, deadline - time.monotonic()
+            self._answered = False
+            while not self._answered:
+                if asked != child.restarts:
+                    asked, deadline = child.restarts, time.monotonic() + _ANSWER_S
+                    child.send(messages.AskActivity(self.number))
+                left = deadline - time.monotonic()
                 if left <= 0 or not child.usable or self.number not in child.clients:
                     return self._idle()
-                child.receive(self.number, lambda: self._answered == request, min(left, 0.5))
-                if child.restarts != restarts:
-                    deadline = time.monotonic() + _ANSWER_S
-                    child.send(messages.AskActivity(self.number, request))
+                child.receive(self.number, lambda: self._answered, min(left, 0.5))
         return self._last
 
     def quarantined(self) -> tuple[BadRecord, ...]:

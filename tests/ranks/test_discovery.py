@@ -16,7 +16,7 @@ from autoloader.pipeline.messages import Hello
 from autoloader.process.discovery import find_or_start, is_up, socket_name
 from autoloader.process.ranks import Neighbours
 
-PAIR = Neighbours(0, 2, f"test-find_or_start:{os.getpid()}")
+PAIR = Neighbours(2, f"test-find_or_start:{os.getpid()}")
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def supervisors() -> Iterator[list[Supervisor]]:
 
 
 def test_neighbours_look_for_one_name_and_everybody_else_has_a_name_of_its_own():
-    assert socket_name(PAIR) == socket_name(Neighbours(1, 2, PAIR.job))
-    assert socket_name(PAIR) != socket_name(Neighbours(0, 2, "another job"))
+    assert socket_name(PAIR) == socket_name(Neighbours(2, PAIR.job))
+    assert socket_name(PAIR) != socket_name(Neighbours(2, "another job"))
     assert socket_name(Neighbours()) != socket_name(Neighbours())
 
 

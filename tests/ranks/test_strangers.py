@@ -125,7 +125,7 @@ def hello_of(wire: Wire) -> int:
 
 @pytest.mark.parametrize("listen", ["held.listen()", "held.listen(0)", ""])
 def test_a_name_that_a_stranger_has_bound_is_gone_around_by_all_ranks(listen: str):
-    pair = Neighbours(0, 2, f"strangers-{os.getpid()}-{listen}")
+    pair = Neighbours(2, f"strangers-{os.getpid()}-{listen}")
     supervisors = [
         Supervisor("the child", "autoloader.process.worker", remedy="look") for _ in range(2)
     ]
@@ -146,7 +146,7 @@ def test_a_name_that_a_stranger_has_bound_is_gone_around_by_all_ranks(listen: st
 
 
 def test_a_name_that_was_published_and_bound_by_a_stranger_is_gone_around_again():
-    pair = Neighbours(0, 2, f"strangers-{os.getpid()}-again")
+    pair = Neighbours(2, f"strangers-{os.getpid()}-again")
     supervisor = Supervisor("the child", "autoloader.process.worker", remedy="look")
     base = socket_name(pair)
     published = runtime_folder() / f"{base[1:]}.socket"
@@ -165,7 +165,7 @@ def test_a_name_that_was_published_and_bound_by_a_stranger_is_gone_around_again(
 
 
 def test_a_hello_of_this_user_is_waited_for_while_strangers_flood_the_socket():
-    pair = Neighbours(0, 2, f"strangers-{os.getpid()}-flood")
+    pair = Neighbours(2, f"strangers-{os.getpid()}-flood")
     supervisors = [
         Supervisor("the child", "autoloader.process.worker", remedy="look") for _ in range(2)
     ]
