@@ -236,6 +236,6 @@ class FrameCache(Protocol):
         """Forget all frames: their files are not there any more."""
 
 
-def plain_slots(slots: Mapping[str, Ints]) -> dict[str, list[int]]:
-    """Camera → slots of frames, or places of frames, as a message to another process has them."""
+def plain_slots(slots: Mapping[str, NDArray[Any]]) -> dict[str, list[Any]]:
+    """Camera → a column about its frames, as a message to another process has it."""
     return {camera: column.tolist() for camera, column in slots.items()}

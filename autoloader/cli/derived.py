@@ -30,7 +30,7 @@ from autoloader.index.counting import count_mixture
 from autoloader.index.gr00t_files import TOGETHER, statistics_files
 from autoloader.index.statistics import statistics_of
 from autoloader.index.statistics_files import FILE_OF, FORMATS, statistics_document, written
-from autoloader.process.planning import admit_disk_floor, disk_floor_kept
+from autoloader.process.planning import admit_disk_floor
 from autoloader.samples.resolve import normalised, resolve
 from autoloader.spec import PipelineSpec
 from autoloader.spec.reading import flow
@@ -66,7 +66,7 @@ def show_index(
     _check_output(output, mixture.names)
     clock, built = SystemClock(), 0
     begun = clock.now_s()
-    with disk_floor_kept(floor_bytes, mixture), progress_bar("indexing shard files") as advance:
+    with mixture.disk_kept_free(floor_bytes), progress_bar("indexing shard files") as advance:
 
         def tell(done: int, total: int) -> None:
             nonlocal built

@@ -389,11 +389,16 @@ class RemoteBuilder(BuilderProcess):
         elif isinstance(message, messages.Activity):
             self._now = message.activity
         elif isinstance(message, messages.AskFrames):
+            frames = {
+                camera: CameraFrames(*(np.asarray(column, np.int64) for column in columns))
+                for camera, columns in message.frames.items()
+            }
             lease = self._frames.ask(
-                message.files, _frames_of(message), message.now, message.rows, elsewhere=True
+                message.files, frames, message.now, message.rows, elsewhere=True
             )
             self._leases[message.number] = lease
-            self.send(_answered(message.number, lease))
+            slots, cached = plain_slots(lease.slots), plain_slots(lease.cached)
+            self.send(messages.HeldFrames(0, message.number, slots, cached))
         elif isinstance(message, messages.FramesStored):
             lease = self._leases.pop(message.number)
             for camera, rows in message.stored.items():
@@ -417,23 +422,6 @@ class RemoteBuilder(BuilderProcess):
     def failed(self, error: BaseException) -> None:
         """The next ``next`` behind what is filled raises it."""
         self._failure = error
-
-
-def _frames_of(message: messages.AskFrames) -> dict[str, CameraFrames]:
-    """The frames that a question is about."""
-    return {
-        camera: CameraFrames(*(np.asarray(column, np.int64) for column in columns))
-        for camera, columns in message.frames.items()
-    }
-
-
-def _answered(number: int, lease: Lease) -> messages.HeldFrames:
-    """The message that answers ``AskFrames`` with a lease."""
-    held, kept = {}, {}
-    for camera, slots in lease.slots.items():
-        held[camera] = np.where(lease.cached[camera], slots, -1)
-        kept[camera] = np.where(lease.cached[camera], -1, slots)
-    return messages.HeldFrames(0, number, plain_slots(held), plain_slots(kept))
 
 
 _SILENT_S = 2.0

@@ -73,21 +73,18 @@ class RemoteFrames:
         """Lease of a run, as ``FrameTable.ask`` of the child gives it; waits for the child."""
         number, answer = next(self._numbers), queue.SimpleQueue[messages.HeldFrames]()
         self._asking[number] = answer
-        plain = {
+        asked = {
             name: [one.key.tolist(), one.next_use.tolist(), one.dataset.tolist(), one.uses.tolist()]
             for name, one in frames.items()
         }
-        self._send(messages.AskFrames(0, number, list(files), plain, now, rows))
+        self._send(messages.AskFrames(0, number, list(files), asked, now, rows))
         told = answer.get()
         lease = Lease(self._slab, rows, partial(self._settle, number), self)
-        for camera, written in self._slab.written.items():
-            if camera in told.held:
-                held, kept = (
-                    np.asarray(slots[camera], np.int64) for slots in (told.held, told.kept)
-                )
-                written[kept[kept >= 0]] = False
-                written[held[held >= 0]] = True
-                lease.slots[camera], lease.cached[camera] = np.maximum(held, kept), held >= 0
+        for camera, plain in told.slots.items():
+            slots, cached = np.asarray(plain, np.int64), np.asarray(told.cached[camera], np.bool_)
+            there = slots >= 0
+            self._slab.written[camera][slots[there]] = cached[there]
+            lease.slots[camera], lease.cached[camera] = slots, cached
         return lease
 
     def told(self, message: messages.HeldFrames) -> None:
@@ -178,10 +175,7 @@ class DecodeProcess:
                 mixture.layout.frame_bytes, room_bytes=machine_bytes(), descriptor=self._slab
             )
             self._frames = RemoteFrames(self.send, slab, knobs.cache_bytes)
-        if any(one.remote for one in mixture.datasets):
-            from autoloader.storage.shards import kept_free  # local data goes without
-
-            self._floor.enter_context(kept_free(message.disk_floor_bytes))
+        self._floor.enter_context(mixture.disk_kept_free(message.disk_floor_bytes))
         order = MixtureOrder.from_plain(message.order)
         node = None if message.node is None else NodePart(**message.node)
         reader = IndexedReader(mixture, order, others_frames=self._frames, node=node)

@@ -227,11 +227,14 @@ class AskFrames(Message):
 
 
 class HeldFrames(Message):
-    """Child → decode process: camera → slots to show frames from, and slots to fill (−1: none)."""
+    """Child → decode process: camera → slots (−1: none), and whether a frame lies in each already.
+
+    Frames are shown from such slots, and put into the others.
+    """
 
     number: int
-    held: dict[str, list[int]]
-    kept: dict[str, list[int]]
+    slots: dict[str, list[int]]
+    cached: dict[str, list[bool]]
 
 
 class FramesStored(Message):

@@ -110,10 +110,7 @@ def open_pipeline(setup: PipelineSetup, compiled: CompiledMixture) -> Pipeline:
     from autoloader.pipeline.pipeline import Pipeline
 
     with contextlib.ExitStack() as kept:
-        if any(one.remote for one in mixture.datasets):
-            from autoloader.storage.shards import kept_free  # local data goes without
-
-            kept.enter_context(kept_free(setup.control.disk_floor_bytes))
+        kept.enter_context(mixture.disk_kept_free(setup.control.disk_floor_bytes))
         pipeline = Pipeline(
             mixture,
             reader,
@@ -169,7 +166,7 @@ class ControlledPipeline:
         self._moves = request.moves
         self._limits = request.limits
         self._headroom = control.headroom
-        self._restart = service.restart
+        self._end = service.end
         self._lock = threading.RLock()
         self._parked = self._closed = False
         self._admit = self._open_gate = True
@@ -327,8 +324,8 @@ class ControlledPipeline:
             )
         if reaction.action in (Action.DROP, Action.RESTART):
             self._drop(at_s, headroom_bytes)
-        if reaction.action is Action.RESTART and self._restart is not None:
-            self._restart("below the RAM floor and still too large: starting again small")
+        if reaction.action is Action.RESTART and self._end is not None:
+            self._end("below the RAM floor and still too large: starting again small", False)
         return reaction.calm
 
     def _give_frames_back(self, at_s: float, headroom_bytes: int, growth_bytes: int) -> int:
@@ -493,9 +490,8 @@ class TrainerService:
         connection: socket to the trainer.
         control: control of this process.
         pid: process id of the trainer; 0 where it cannot be seen from here.
-        restart: ends this process, for a smaller one to begin; ``None``: it cannot.
-        give_way: called where threads of an earlier pipeline write into a ring that is wanted
-            again; ``None``: they are waited for.
+        end: ends this process for a reason, and whether it gives way to one that begins where this
+            one cannot; ``None``: the process is the trainer's.
     """
 
     def __init__(
@@ -504,13 +500,11 @@ class TrainerService:
         control: Control,
         pid: int = 0,
         *,
-        restart: Callable[[str], None] | None = None,
-        give_way: Callable[[], None] | None = None,
+        end: Callable[[str, bool], object] | None = None,
     ) -> None:
         self.wire = Wire(connection)
         self.control = control
-        self.restart = restart
-        self._give_way = give_way
+        self.end = end
         self.served: dict[int, ControlledPipeline] = {}
         """Pipeline number → pipeline that runs."""
         self._declared: dict[int, DeclaredMixture] = {}
@@ -524,7 +518,7 @@ class TrainerService:
     @property
     def own_process(self) -> bool:
         """True if this process's memory is the loader's alone."""
-        return self._give_way is not None
+        return self.end is not None
 
     def serve(self) -> None:
         """Read messages until the trainer is done or gone."""
@@ -575,8 +569,8 @@ class TrainerService:
             give_memory_back()
         late = self._late.pop(number, None)
         while late is not None and not late.ended(STUCK_S):
-            if self._give_way is not None:
-                self._give_way()
+            if self.end is not None:
+                self.end("threads that decode do not end", True)
         memory = None
         try:
             extend_import_path(start.import_path)
@@ -606,7 +600,7 @@ class TrainerService:
         if (served := self.served.pop(number, None)) is None:
             return
         served.close(held_slots)
-        if self._give_way is None and not served.ended(STUCK_S):
+        if self.end is None and not served.ended(STUCK_S):
             logger.warning(
                 "decode threads have not ended %.0f s after they were told to; the ring is filled "
                 "again when they have",

@@ -8,7 +8,6 @@ indexes come from (``index.opening``).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -446,7 +445,7 @@ def plan_loader(
     chosen = Knobs.build({**given, "reader": reader}, base=legal, fewer_calls=True)
     chosen.check(limits)
     world_size = ranks.world_size
-    with disk_floor_kept(disk_floor_bytes, mixture):
+    with mixture.disk_kept_free(disk_floor_bytes):
         counts = count_mixture(
             mixture,
             probe_only=probe_only,
@@ -461,7 +460,7 @@ def plan_loader(
     if chosen.reader == "stream" and world_size > 1:
         check_parts(mixture, samples, Ranks(0, world_size))
     if spec.normalize is not None:
-        with disk_floor_kept(disk_floor_bytes, mixture):
+        with mixture.disk_kept_free(disk_floor_bytes):
             statistics = statistics_of(spec, split, cached_only=probe_only)
         counts = with_recorded_sizes(counts, spec, statistics)
         mixture = mixture if statistics is None else normalised(mixture, statistics)
@@ -618,7 +617,7 @@ def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> 
         logger.warning("disk_floor is 0: the cache of shards may fill its disk")
     if disk_floor is None:
         return None
-    if not _is_cached(mixture):
+    if not any(one.remote and one.indexable for one in mixture.datasets):
         return floor_bytes
     from autoloader.storage.shards import FOLDER_VARIABLE, shards_folder
 
@@ -632,25 +631,3 @@ def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> 
             remedy=f"lower disk_floor, or set {FOLDER_VARIABLE} to a folder on a larger disk",
         )
     return floor_bytes
-
-
-@contextlib.contextmanager
-def disk_floor_kept(floor_bytes: int | None, mixture: ResolvedMixture) -> Iterator[None]:
-    """Keep ``floor_bytes`` free, while this lasts, on the disk that shards are fetched to.
-
-    Args:
-        floor_bytes: bytes that ``admit_disk_floor`` returned.
-        mixture: the resolved mixture that is read.
-    """
-    if not _is_cached(mixture):
-        yield
-        return
-    from autoloader.storage.shards import kept_free
-
-    with kept_free(floor_bytes):
-        yield
-
-
-def _is_cached(mixture: ResolvedMixture) -> bool:
-    """True if shards of the mixture come through the cache; local data goes without."""
-    return any(one.remote and one.indexable for one in mixture.datasets)

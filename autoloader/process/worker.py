@@ -69,20 +69,16 @@ class Worker:
         self._hello = messages.Hello(-1, os.getpid())
         self._look()
 
-    def end(self, reason: str) -> None:
-        """End the process now."""
+    def end(self, reason: str, gives_way: bool = False) -> None:
+        """End the process now; ``gives_way`` to one that begins where this one cannot."""
+        for trainer in list(self.trainers) if gives_way else ():
+            trainer.wire.send_later(messages.GivesWay(-1))
         logger.info("ending: %s; connections refused: %d", reason, self._refused)
         from autoloader.process.observer import end_all  # in use by now
 
         end_all()
         logging.shutdown()
         os._exit(0)
-
-    def give_way(self) -> None:
-        """End the process: a ring that is wanted again is written to by threads that do not end."""
-        for trainer in list(self.trainers):
-            trainer.wire.send_later(messages.GivesWay(-1))
-        self.end("threads that decode do not end")
 
     def run(self) -> None:
         """Accept trainers."""
@@ -113,9 +109,7 @@ class Worker:
                         uid,
                     )
                 continue
-            trainer = TrainerService(
-                connection, self.control, pid, restart=self.end, give_way=self.give_way
-            )
+            trainer = TrainerService(connection, self.control, pid, end=self.end)
             self.trainers.append(trainer)
             self._had_trainer = True
             _use_cores_of(pid)

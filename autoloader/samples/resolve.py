@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -237,6 +238,14 @@ class ResolvedMixture:
             "call": self.call,
             "content": dict(self.content),
         }
+
+    def disk_kept_free(self, floor_bytes: int | None) -> AbstractContextManager[None]:
+        """Keep bytes free on the disk that shards are fetched to; see ``storage.shards``."""
+        if not any(one.remote for one in self.datasets):
+            return nullcontext()
+        from autoloader.storage.shards import kept_free  # local data goes without
+
+        return kept_free(floor_bytes)
 
     @property
     def beside(self) -> dict[str, list[str]]:
