@@ -505,6 +505,7 @@ def _normalised(
     masked: bool,
 ) -> float:
     """One number, normalised."""
+    mean, ours = how.method == "mean_std", arithmetic == "autoloader"
     constant = "min" in found and found["min"][column] == found["max"][column]
     zero = x * 0.0  # what is not finite is NaN
     if arithmetic == "openvla" and constant and how.method not in ("mean_std", "binary"):
@@ -515,32 +516,21 @@ def _normalised(
         return x if np.isnan(x) else float(x > 0.5)
     first, last = _BOUNDS[how.method]
     low, high = found[first][column], found[last][column]
-    if how.method == "mean_std":
-        high += low
-    if abs(high - low) < (1 if how.method == "mean_std" else 2) / np.finfo(np.float32).max:
+    high += low if mean else 0.0
+    if abs(high - low) < (1 if mean else 2) / np.finfo(np.float32).max:
         high = low  # float32 has no factor as large
+    added, flat = 0.0, constant or not high > low if ours else False
+    kept = mean or (how.method == "q01_q99" and arithmetic == "gr00t")
     if arithmetic.startswith("gr00t"):
-        kept = how.method == "mean_std" or (how.method == "q01_q99" and arithmetic == "gr00t")
         near = 1e-8 + 1e-5 * abs(low) if arithmetic == "gr00t_n16" and not kept else 0.0
-        if abs(high - low) <= near or high == low:
-            done = x if kept else zero
-        else:
-            done = (x - float(np.float32(low))) / (high - low)
-            done = done if how.method == "mean_std" else 2 * done - 1
-    elif arithmetic != "autoloader":
+        flat = abs(high - low) <= near or high == low
+    elif not ours and (arithmetic != "lerobot" or mean or not high > low):
         added = 1e-6 if arithmetic == "openpi" else 1e-8
-        if arithmetic == "lerobot" and how.method != "mean_std" and high > low:
-            added = 0.0
-        above = x - float(np.float32(low))  # as the values: near constant, the bound decides
-        done = above / (high - low + added)
-        if how.method != "mean_std":
-            done = 2 * done - 1
-    elif constant or not high > low:
-        done = zero
-    elif how.method == "mean_std":
-        done = (x - low) / (high - low)
-    else:
-        done = 2 * (x - low) / (high - low) - 1
+    if flat:
+        done = x if kept and not ours else zero
+    else:  # as the values: near constant, the bound decides
+        part = (x - (low if ours else float(np.float32(low)))) / (high - low + added)
+        done = part if mean else 2 * part - 1
     most = 1.0 if how.clip is True else float(how.clip)
     return min(max(done, -most), most) if most else done
 

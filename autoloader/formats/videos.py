@@ -87,13 +87,9 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
             if context is None or base is None:
                 raise UnreadableError("its video track has no known codec or time base")
             codec, setup = context.codec.canonical_name, context.extradata
-            rows: list[tuple[int, int, int, bool, bool]] = []
-            left = -1 if most is None else most
-            for packet in container.demux(stream):
-                if not left:
-                    break
-                if not packet.size:
-                    continue
+            rows: list[_Row] = []
+            left = MOST_PACKETS + 1 if most is None else most
+            for packet in (one for one in container.demux(stream) if one.size):
                 if packet.pts is None or packet.pos is None or packet.pos < 0:
                     raise UnreadableError(
                         "a packet has no timestamp (pts) or no position in the file",
@@ -106,9 +102,11 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
                     )
                 is_key = packet.is_keyframe and (codec != "h264" or _is_intra(bytes(packet), setup))
                 rows.append((packet.pos, packet.size, packet.pts, is_key, packet.is_discard))
-                left -= not packet.is_discard
                 if len(rows) > MOST_PACKETS:
                     raise UnreadableError(f"it has more than {MOST_PACKETS} packets")
+                left -= not packet.is_discard
+                if not left:
+                    break
     except (av.error.FileNotFoundError, av.error.PermissionError):
         raise
     except (av.error.FFmpegError, ValueError, OverflowError) as error:
@@ -118,6 +116,15 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
         raise UnreadableError("it holds no frames")
     if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:
         raise UnreadableError("it is cut off")
+    return _table(codec, bytes(setup or b""), float(base), rows)
+
+
+_Row = tuple[int, int, int, bool, bool]
+"""A packet: place, bytes, time in units of the base, whether it is a keyframe, or hidden."""
+
+
+def _table(codec: str, setup: bytes, base_s: float, rows: Sequence[_Row]) -> PacketTable:
+    """The packets ``rows``, in decoding order, once they are known to show frames."""
     offset, size, time, key, hidden = (
         np.asarray(column, np.int64) for column in zip(*rows, strict=True)
     )
@@ -144,8 +151,8 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
     packet_of, key_of, shown = packet_of[kept], key_of[kept], shown[kept]
     number[:] = -1
     number[packet_of] = np.arange(len(packet_of))
-    shown_s = (shown - shown[0]) * float(base)
-    return PacketTable(codec, bytes(setup or b""), offset, size, number, shown_s, packet_of, key_of)
+    shown_s = (shown - shown[0]) * base_s
+    return PacketTable(codec, setup, offset, size, number, shown_s, packet_of, key_of)
 
 
 def packets_of(path: str) -> PacketTable:

@@ -148,24 +148,26 @@ class DecodeProcess:
                     self._start(message)
                 except AutoloaderError as error:
                     self.send(messages.Failed.of(0, error))
-            elif self._builder is None:
-                continue
-            elif isinstance(message, messages.BuildRun):
-                self._builder.assign([(start, stop) for start, stop in message.spans])
-            elif isinstance(message, messages.BuildSlot):
-                span = (message.span[0], message.span[1]) if message.span else None
-                self._builder.give(message.slot, span)
-            elif isinstance(message, messages.BuildPast):
-                self._builder.skip()
-            elif isinstance(message, messages.Retune):
-                knobs = Knobs.build(message.knobs)
-                if self._frames is not None:
-                    self._frames.budget_bytes = knobs.cache_bytes
-                self._builder.retune(knobs)
             elif isinstance(message, messages.HeldFrames) and self._frames is not None:
                 self._frames.told(message)
-            elif isinstance(message, messages.Park):
-                self._builder.park(message.parked)
+            elif message is not None and self._builder is not None:
+                self._hand_on(message, self._builder)
+
+    def _hand_on(self, message: Message, builder: BatchBuilder) -> None:
+        """Have the builder do what a message says."""
+        if isinstance(message, messages.BuildRun):
+            builder.assign([(start, stop) for start, stop in message.spans])
+        elif isinstance(message, messages.BuildSlot):
+            builder.give(message.slot, (message.span[0], message.span[1]) if message.span else None)
+        elif isinstance(message, messages.BuildPast):
+            builder.skip()
+        elif isinstance(message, messages.Retune):
+            knobs = Knobs.build(message.knobs)
+            if self._frames is not None:
+                self._frames.budget_bytes = knobs.cache_bytes
+            builder.retune(knobs)
+        elif isinstance(message, messages.Park):
+            builder.park(message.parked)
 
     def _start(self, message: messages.BuildStart) -> None:
         mixture = resolve_plain(message.mixture)
