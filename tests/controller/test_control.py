@@ -118,7 +118,7 @@ def test_a_parked_pipeline_is_looked_at_every_second_time_and_at_once_when_it_is
                 loader.park(False)
             loader.statistics()  # the service has heeded that
             controlled.govern(float(second), 0)
-            decided.append(controlled.activity(0).activity["controller"]["decisions"])
+            decided.append(controlled.activity().activity["controller"]["decisions"])
         assert decided == [1, 2, 3, 4, 5, 5, 6, 6, 7, 8, 9, 10]
 
 
@@ -255,7 +255,7 @@ def test_a_child_far_above_its_minimum_is_restarted_small_once(
         controlled = controlled_of(loader)
         take(iter(loader), 2)
         asked: list[str] = []
-        controlled._restart = asked.append
+        controlled._end = lambda why, _: asked.append(why)
         observer = controlled._observer
         observer._own_process = True
         observer._probes.memory = Watched(lambda: 4 * GIB, "memory")
@@ -321,5 +321,5 @@ def test_a_growth_is_refused_where_the_room_has_gone_before_it_is_applied(
         headroom.headroom_bytes = FLOOR + 4 * GIB
         controlled._apply(seen, answer)
         assert knobs_of(loader) == larger
-        told = controlled.activity(0).activity["controller"]
+        told = controlled.activity().activity["controller"]
         assert (told["refused"], told["changes"]) == (1, 1)
