@@ -6,10 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from autoloader.pipeline.messages import Wire
+from typing import Any
 
 
 def no_thread_left_behind() -> Iterator[None]:
@@ -35,7 +32,7 @@ def loader_children() -> list[str]:
     return found
 
 
-def until_let_go(wire: Wire) -> None:
+def until_let_go(wire: Any) -> None:
     """Part from the loader's child, and wait for it to do so."""
     from autoloader.pipeline.messages import Stop  # most tests have no use for it
 
