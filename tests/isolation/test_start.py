@@ -61,5 +61,5 @@ def test_knobs_of_before_a_loader_shrank_do_not_come_back_with_a_late_message(
         (pipeline,) = Child.open_clients()
         before = loader.knobs
         pipeline.shrink_to_minimum()
-        pipeline.take(Retuned(pipeline.number, 1, before.flat(), "HOLD"))
+        pipeline.take(Retuned(pipeline.number, 1, before.flat()))
         assert loader.knobs.ring_slots == 4
