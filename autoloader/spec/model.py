@@ -328,6 +328,15 @@ class PipelineSpec(Block):
     errors: ErrorsSpec = Field(default_factory=ErrorsSpec)
     validation: ValidationSpec = Field(default_factory=ValidationSpec)
 
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _numbers_stand_in_entries(cls, raw: Any) -> Any:
+        of_names = isinstance(raw, Mapping) and not {"from", "to", "over", "kind"} & {*raw}
+        if of_names or isinstance(raw, (list, tuple)):
+            remedy = "write weight: N in the entry of each dataset; weights: is explicit or natural"
+            raise wrong(f"{shown(raw)} is not allowed", remedy)
+        return raw
+
     @model_validator(mode="before")
     @classmethod
     def _image_text_is_shown(cls, raw: Any) -> Any:

@@ -173,6 +173,8 @@ SPECS = [
     spec("errors.dead_dataset", "ignore", "errors.dead_dataset", "'ignore'", "'drop'"),
     spec("validation.samples", 0, "validation.samples", "0 is", AT_LEAST_1),
     spec("weights", "equal", "weights", "'equal'", "'natural'"),
+    spec("weights", {"arm": 2, "hand": 1}, "weights", "'arm'", "weight: N in the entry"),
+    spec("weights", [0.5, 0.5], "weights", "[0.5, 0.5]", "weight: N in the entry"),
     spec(
         "weights",
         {"from": {"arm": 1}, "to": {"hand": 1}, "over": 9},
