@@ -117,8 +117,7 @@ def given(
     jobs = [(kind, kind, own, 10 * SAMPLES) for kind, own in TENSORFLOW.items()]
     jobs.append(("one an episode", "plain_tfdata", {"per_episode": 1}, 30 * BATCH))
     folder = tmp_path_factory.mktemp("given")
-    found: dict[str, dict[str, Any]] = _ran(warm_python, spec, folder, jobs)
-    return found
+    return _ran(warm_python, spec, folder, jobs)
 
 
 def _check(given: dict[str, Any], right: dict[tuple[int, int, int], dict[str, Any]]) -> None:

@@ -37,8 +37,7 @@ def test_the_bound_is_what_the_cheapest_run_would_give_on_busy_cpus():
 def test_a_rate_is_never_more_than_the_bound():
     analyst = Analyst(Supplies(4))
     analyst.learn({"trace": asdict(trace()), "samples_per_s": 5000.0})
-    bound = analyst.bound()
-    assert "100% of the bound of 5000 samples/s" in bound.near(5000.0)
+    assert "100% of the bound of 5000 samples/s" in analyst.bound().near(5000.0)
 
 
 def test_lifts_are_told_with_what_they_give_the_best_first():
@@ -57,8 +56,7 @@ def test_files_that_were_waited_for_are_told_where_the_disk_s_rate_is_not_known(
     found = bound_of([trace(disk_bytes=1e5, disk_busy_ratio=0.9)], Supplies(2))
     assert found.limited_by == "cores"
     assert "files were waited for 90% of the time" in found.describe(None)
-    quiet = bound_of([trace()], Supplies(2))
-    assert "waited" not in quiet.describe(None)
+    assert "waited" not in bound_of([trace()], Supplies(2)).describe(None)
 
 
 def test_a_disk_s_rate_is_known_only_where_all_that_may_be_asked_is_asked():

@@ -291,8 +291,7 @@ for number in range(10**6):
         said = process.stdout.readline()
         process.send_signal(signal.SIGKILL)
     assert said == "half\n"
-    left = there(opened(tmp_path), range(300))
-    assert len(left) > 140
+    assert len(there(opened(tmp_path), range(300))) > 140
 
 
 # --- which frames are worth it --------------------------------------------------------------------

@@ -113,8 +113,7 @@ def with_feature(feature: bytes, key: bytes = b"k") -> bytes:
 
 @given(examples)
 def test_values_are_those_that_were_written(values: dict[str, tuple[str, list[Any]]]):
-    record = encode(values)
-    assert walk(record) == values
+    assert walk(encode(values)) == values
 
 
 @given(examples, st.data())

@@ -161,7 +161,6 @@ def test_any_json_gives_features_or_a_source_error(value: Any):
     assert all(feature.path == path for path, feature in features.items())
 
 
-@pytest.mark.slow
 def test_keys_and_counts_are_those_that_tfds_writes():
     tfds = pytest.importorskip("tensorflow_datasets", reason="needs tfds")
     import numpy as np

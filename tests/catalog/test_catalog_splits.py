@@ -76,7 +76,6 @@ def test_any_text_gives_ranges_within_the_shards_or_a_spec_error(text: str):
         assert 0 <= part.start < part.stop <= SHARDS[part.split][part.index]
 
 
-@pytest.mark.slow
 def test_every_expression_means_what_it_means_to_tfds():
     splits = pytest.importorskip("tensorflow_datasets.core.splits", reason="needs tfds")
     naming = pytest.importorskip("tensorflow_datasets.core.naming", reason="needs tfds")

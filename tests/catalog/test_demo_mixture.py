@@ -72,7 +72,6 @@ def callers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path],
     return place, answers, builders
 
 
-@pytest.mark.slow
 def test_callers_at_once_get_one_mixture_built_by_one_of_them(
     callers: tuple[Path, list[Path], set[int]],
 ):
@@ -81,7 +80,6 @@ def test_callers_at_once_get_one_mixture_built_by_one_of_them(
     assert answers == [place / "mix.yaml"] * 3
 
 
-@pytest.mark.slow
 def test_tfds_reads_every_dataset_as_it_is_declared(demo_mix: Path):
     import tensorflow_datasets as tfds
 
@@ -100,7 +98,6 @@ def test_tfds_reads_every_dataset_as_it_is_declared(demo_mix: Path):
             assert picture.shape == (*size, 3)
 
 
-@pytest.mark.slow
 def test_a_mixture_that_is_there_is_taken_and_another_one_is_never_overwritten(
     callers: tuple[Path, list[Path], set[int]],
 ):

@@ -92,7 +92,6 @@ def test_init_names_depth_in_a_comment(written: Written, cli: Cli):
     assert text.count("depth, as a camera") == 2
 
 
-@pytest.mark.slow
 def test_peek_draws_depth_with_its_scale(mix: Path, tmp_path: Path, cli: Cli):
     sheet = tmp_path / "sheet.html"
     found = cli.json("peek", "--spec", mix, "--out", sheet, "--ram-floor", "64MiB", "--samples", 16)

@@ -57,8 +57,7 @@ def mix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def plan_json(mix: Path, cli: Cli, *sets: str) -> dict[str, Any]:
     words = [word for one in sets for word in ("--set", one)]
-    found: dict[str, Any] = cli.json("plan", "--spec", mix, "--ram-floor", "64MiB", *words)
-    return found
+    return cli.json("plan", "--spec", mix, "--ram-floor", "64MiB", *words)
 
 
 @pytest.fixture
@@ -123,8 +122,7 @@ def test_what_steps_take_away_is_told_and_rules_that_leave_nothing_out_are_not(
 def test_the_graph_names_every_stage_with_its_knobs(planned: dict[str, Any], mix: Path, cli: Cli):
     assert "queue 24 samples" in planned["graph"]["datasets"]["arm"]
     assert "→ decode (" in planned["graph"]["mixture"]
-    indexed = plan_json(mix, cli)["graph"]
-    assert indexed["datasets"]["arm"].endswith("→ global shuffle")
+    assert plan_json(mix, cli)["graph"]["datasets"]["arm"].endswith("→ global shuffle")
     assert "global shuffle" in cli("plan", "-v", mix, "--ram-floor", "64MiB").out
 
 

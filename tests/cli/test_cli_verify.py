@@ -36,7 +36,7 @@ from autoloader.index import open_dataset_index
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_child")]
+pytestmark = pytest.mark.usefixtures("one_child")
 
 
 def verified(mix: Path, cli: Cli, count: int, code: int = 0) -> Any:

@@ -149,7 +149,6 @@ def test_a_command_ends_in_order_wherever_it_runs(spec: Path, tmp_path: Path, ca
     assert "Exception ignored" not in said
     assert took.ru_utime + took.ru_stime - used.ru_utime - used.ru_stime < WAIT_S
     if done.stdout and case != "UTF-16 output":
-        document = json.loads(done.stdout)
-        assert ("error" in document) == (done.returncode != 0)
+        assert ("error" in json.loads(done.stdout)) == (done.returncode != 0)
     elif done.returncode and not {"stderr", "three", "both"} & set(case.split()):
         assert "→" in said or "\\u2192" in said

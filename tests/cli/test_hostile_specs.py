@@ -270,5 +270,4 @@ def test_what_is_no_file_is_refused_and_not_waited_for(
         ["plan", "--spec", str(place)],
         ["profile", "show", f"{place.parent}/{place.name}"],
     ):
-        error = ends_in_order([*words, "--json"], capfd)["error"]
-        assert told in error["what"]
+        assert told in ends_in_order([*words, "--json"], capfd)["error"]["what"]

@@ -201,8 +201,7 @@ def test_a_lerobot_dataset_is_fetched_once_and_a_copy_without_its_data_is_comple
     assert "lab/arm: fetching " in notes
     assert not (Path(path) / "weights.bin").exists()
     del hub.asked[:]
-    spec = spec_of("lab/arm")
-    assert spec.datasets[0].path == path
+    assert spec_of("lab/arm").datasets[0].path == path
     with AutoLoader("lab/arm", batch_size=4, **HELD) as loader:
         batch = next(iter(loader))
     assert batch["action"].shape == (4, 1, 3)

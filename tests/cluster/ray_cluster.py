@@ -46,8 +46,7 @@ class RayCluster:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                found: dict[str, Any] = json.loads(line)
-                return found
+                return json.loads(line)
         raise AssertionError("the cluster's process has ended")
 
     def tell(self, order: str) -> dict[str, Any]:

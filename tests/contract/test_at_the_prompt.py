@@ -17,8 +17,7 @@ def test_each_says_state_and_rate_first_in_at_most_twelve_lines(small_spec: Pipe
     options = {"ram_floor": "64MiB", "isolation": "thread", "output": "numpy"}
     with AutoLoader(small_spec, batch_size=4, **options) as loader:
         assert repr(loader).startswith("AutoLoader: running, batch 0, ")
-        batches = iter(loader)
-        assert len(next(batches)["language"]) == 4
+        assert len(next(iter(loader))["language"]) == 4
         for one in (loader, loader.plan, loader.statistics(), small_spec):
             assert len(repr(one).splitlines()) <= 12
             assert " at 0x" not in repr(one)

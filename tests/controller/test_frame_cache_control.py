@@ -108,8 +108,7 @@ def test_frames_that_cost_more_reading_than_they_save_are_given_back_and_do_not_
 def test_it_grows_to_what_was_asked_for_and_what_the_floor_left():
     full = hungry(frames(1000 * MIB, True), 1000 * MIB)
     for own in ({"most_cache_bytes": 1100 * MIB}, {"room": 1100 * MIB}):
-        grown = grown_cache(full, limits(**own))
-        assert grown.cache_bytes == 1100 * MIB
+        assert grown_cache(full, limits(**own)).cache_bytes == 1100 * MIB
     assert grown_cache(full, limits(most_cache_bytes=0)) is None
 
 
@@ -219,8 +218,7 @@ def test_the_reflex_takes_frames_and_leaves_ring_queues_and_reads_alone(
         loop = loop_of(loader)
         for _ in range(120):
             next(batches)
-        held = loader.statistics().cache.held_bytes
-        assert held > 40 * MIB
+        assert loader.statistics().cache.held_bytes > 40 * MIB
         headroom.headroom_bytes = FLOOR + MARGIN - 2 * MIB
         loop.react_once()
         assert knobs_of(loader).cache_bytes == 0  # less than a step would be left

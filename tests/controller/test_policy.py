@@ -74,8 +74,7 @@ def test_a_silent_consumer_is_parked_and_not_satisfied():
 
 
 def test_a_consumer_that_waits_is_not_silent_however_long():
-    here = seen(waiting=True, silent_s=60.0)
-    assert event_of(growing(), here, HELD) is Event.HUNGRY
+    assert event_of(growing(), seen(waiting=True, silent_s=60.0), HELD) is Event.HUNGRY
 
 
 def test_a_slow_consumer_is_not_silent_between_its_batches():
@@ -240,8 +239,7 @@ def test_what_pays_is_kept_and_what_does_not_is_taken_back_and_not_tried_again()
         assert (end.knobs == seen().knobs) == (verdict is not Verdict.PAID)
         if verdict is not Verdict.PAID:
             state = replace(state, rates=growing().rates)
-            again = decide(state, seen(125.0), HELD)
-            assert "decode_threads" not in again.changes
+            assert "decode_threads" not in decide(state, seen(125.0), HELD).changes
             later = replace(growing(), failures=state.failures, moved=state.moved)
             assert "decode_threads" in decide(later, seen(300.0), HELD).changes
 
@@ -466,8 +464,7 @@ def test_nothing_grows_until_pressure_has_been_gone_for_longer_each_time_it_came
 
 
 def test_a_change_that_does_not_fit_above_floor_and_margin_is_not_made():
-    tight = seen(headroom_bytes=FLOOR + 257 * MIB)
-    assert decide(growing(), tight, HELD).knobs is None
+    assert decide(growing(), seen(headroom_bytes=FLOOR + 257 * MIB), HELD).knobs is None
     room = seen(headroom_bytes=FLOOR + 270 * MIB)
     assert decide(growing(), room, HELD).knobs is not None
     assert decide(growing(), room, limits(budget_ratio=0.1)).knobs is None

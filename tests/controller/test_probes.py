@@ -72,8 +72,7 @@ def test_pressure_is_per_cent_of_ten_seconds_and_unknown_where_absent(tmp_path: 
 
 def test_the_least_busy_visible_device_counts():
     nvml = FakeNvml({"load": 90}, {"load": 40}, {"load": 10})
-    found = gpu(nvml, "0,1").read()
-    assert found.busy_ratio == 0.4
+    assert gpu(nvml, "0,1").read().busy_ratio == 0.4
 
 
 def test_of_many_devices_those_of_the_trainer_count():
@@ -83,14 +82,12 @@ def test_of_many_devices_those_of_the_trainer_count():
 
 
 def test_a_device_with_others_on_it_is_shared():
-    found = gpu(FakeNvml({"load": 99, "pids": {7: 0, 8: 0}})).read()
-    assert found.shared
+    assert gpu(FakeNvml({"load": 99, "pids": {7: 0, 8: 0}})).read().shared
 
 
 def test_devices_are_found_by_uuid_and_what_follows_a_wrong_name_is_ignored():
     nvml = FakeNvml({"load": 10, "uuid": "GPU-a"}, {"load": 70, "uuid": "MIG-b"})
-    found = gpu(nvml, "MIG-b, 9, 0").read()
-    assert found.busy_ratio == 0.7
+    assert gpu(nvml, "MIG-b, 9, 0").read().busy_ratio == 0.7
 
 
 @pytest.mark.parametrize("visible", ["", " ", ","])
@@ -101,10 +98,7 @@ def test_no_visible_device_is_no_reading(visible: str):
 def test_sm_activity_is_taken_where_gpm_is_supported():
     nvml = FakeNvml({"load": 100, "activity": 30.0}, gpm=True)
     probe = gpu(nvml)
-    first, second = probe.read(), probe.read()
-    assert second is not None
-    assert first.busy_ratio == 1.0
-    assert second.busy_ratio == 0.3
+    assert [probe.read().busy_ratio for _ in range(2)] == [1.0, 0.3]
 
 
 def test_a_mig_device_without_gpm_has_no_load():

@@ -189,8 +189,7 @@ def test_memory_below_the_floor_is_answered_within_a_second_and_given_back(reade
     before = simulate(plant, 59.0, disturb=disturb)
     large = plant.held_bytes
     simulate(plant, 2.0, disturb=disturb, state=before.final)
-    held = plant.limits()
-    assert plant.knobs == held.least(plant.knobs)
+    assert plant.knobs == plant.limits().least(plant.knobs)
     simulate(plant, 3.0, disturb=disturb, state=before.final)
     assert plant.held_bytes < large
     # An empty ring is always filled by one batch, so the consumer goes on.

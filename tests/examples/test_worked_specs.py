@@ -43,7 +43,6 @@ def test_every_key_is_explained_where_it_first_comes(name: str):
         assert any("# " in near for near in lines[max(0, number - 1) : number + 2]), line
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_worked_spec_can_be_planned(name: str, folder: Path, cli: Cli):
     spec = str(folder / f"{name}.yaml")
@@ -56,7 +55,6 @@ def test_a_worked_spec_can_be_planned(name: str, folder: Path, cli: Cli):
         assert re.search(r"ranges leaves out [1-9]", found["datasets"]["wild_homes"]["lost"][-1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_all_values_of_a_worked_spec_are_those_of_plain_tfds(name: str, folder: Path, cli: Cli):
     found = cli.json("verify", "--spec", folder / f"{name}.yaml", "-n", 8, "--ram-floor", "64MiB")
@@ -64,7 +62,6 @@ def test_all_values_of_a_worked_spec_are_those_of_plain_tfds(name: str, folder: 
     assert sum(found["samples"].values()) == 8
 
 
-@pytest.mark.slow
 def test_each_dataset_that_does_not_say_null_has_a_validation_set(folder: Path):
     sets = validation_specs(PipelineSpec.from_yaml(folder / "validation.yaml"))
     assert list(sets) == ["kitchen_sink", "teacup_24", "mobile_drawers"]

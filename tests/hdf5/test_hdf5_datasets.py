@@ -327,8 +327,7 @@ def test_hdf5_of_other_programs_is_left_out_and_costs_no_dataset(tmp_path: Path)
     with h5py.File(tmp_path / "model/weights.h5", "w") as file:
         file.create_dataset("layers/dense/kernel", data=np.zeros((4, 4)))
     said: list[str] = []
-    found = draft(tmp_path, said.append, whole=True)
-    assert list(found["datasets"]) == ["demos"]
+    assert list(draft(tmp_path, said.append, whole=True)["datasets"]) == ["demos"]
     assert any(
         "weights.h5: it has no known layout: its top level has layers" in one for one in said
     )

@@ -117,8 +117,7 @@ def test_a_draft_bears_records_that_indexing_leaves_out(tmp_path: Path):
         other.write_text('{"conversations": [\n' + other.read_text())
         said: list[str] = []
         spec = PipelineSpec.from_mapping(parse_yaml(draft(other, said.append)["spec"]))
-        vision = spec.datasets[0].vision
-        assert vision.slots == 2
+        assert spec.datasets[0].vision.slots == 2
         (told,) = said
         assert f"no picture '{name}" in told
         assert told.endswith(f"below {tmp_path}; set media")
@@ -181,8 +180,7 @@ def test_texts_and_pictures_come_as_they_are_stored(tmp_path: Path, kind: str):
                     there = slot < counts[k]
                     assert batch["frame_mask"][f"vision_{slot}"][row].tolist() == [there]
                     wanted = pixels(int(firsts[k]) + slot) if there else 0
-                    shown = batch["images"][f"vision_{slot}"][row, 0]
-                    assert (shown == wanted).all()
+                    assert (batch["images"][f"vision_{slot}"][row, 0] == wanted).all()
                 assert not batch["has_action"][row]
                 assert not t
     assert sorted(seen) == list(range(len(counts)))

@@ -121,8 +121,7 @@ def test_a_batch_is_of_one_kind_on_all_ranks(parts: tuple[Path, list[dict[str, A
     assert all(len(kind) == 1 for kind in kinds)
     assert sum(len(own) for step in steps for own in step) == 2 * 94
     assert len({len(own) for step in steps for own in step}) > 1  # the last ones are uneven
-    robots = sum(True in kind for kind in kinds)
-    assert abs(robots - len(steps) / 2) <= 1
+    assert abs(sum(True in kind for kind in kinds) - len(steps) / 2) <= 1
     seen = Counter(place[0] for step in steps for own in step for place in own)
     texts = seen[0] + seen[1]
     assert abs(seen[0] - texts * 3 / 4) <= 1
@@ -150,8 +149,7 @@ def test_another_world_size_and_batch_lose_and_repeat_nothing(
     assert set(seen.values()) == {1}
     for of, length in {0: 7, 1: 3}.items():
         by_pass = Counter(place[1] for place in seen if place[0] == of)
-        last = max(by_pass)
-        assert all(by_pass[number] == length for number in range(last))
+        assert all(by_pass[number] == length for number in range(max(by_pass)))
 
 
 def test_a_resume_of_whole_batches_is_exact(parts: tuple[Path, list[dict[str, Any]]]):

@@ -73,5 +73,4 @@ def test_records_above_the_usual_size_are_indexed_alike(
     monkeypatch.setattr(records, "LARGE_BYTES", large_bytes)
     monkeypatch.setattr(records, "PIECE_BYTES", 100)
     written.break_payload(1, 0)
-    index = open_index(written)
-    assert whole(index) == [at for at in ALL if at != (1, 0)]
+    assert whole(open_index(written)) == [at for at in ALL if at != (1, 0)]

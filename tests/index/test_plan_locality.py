@@ -175,5 +175,4 @@ def plain_of(order: MixtureOrder) -> dict[str, object]:
     import dataclasses
     import json
 
-    plain: dict[str, object] = json.loads(json.dumps(dataclasses.asdict(order)))
-    return plain
+    return json.loads(json.dumps(dataclasses.asdict(order)))

@@ -88,8 +88,7 @@ def ran(
     command = [str(python), str(script), str(data), str(lerobot), str(folder)]
     command += ["core"] if core else []
     done = ended(*command, cwd=folder, env={**os.environ, "PYTHONPATH": ""})
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def check(found: dict[str, Any], there: Collection[str] = ()) -> None:

@@ -18,7 +18,7 @@ from package_folders import environment_with
 from views import closure, installed
 from written_pages import Follower, settled, steps
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = pytest.mark.network
 
 MOST_BYTES = 280e6
 """Of all that is installed, without bytecode: OpenCV has 160 MB, NumPy 57 MB of them."""

@@ -28,8 +28,7 @@ Rows = list[list[int]]
 
 
 def rows(batch: dict[str, Any]) -> Rows:
-    found: Rows = batch["provenance"].tolist()
-    return found
+    return batch["provenance"].tolist()
 
 
 def main(group: str, mix: str, floor: str) -> None:

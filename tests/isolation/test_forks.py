@@ -49,7 +49,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], dict
     return run
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("isolation", "reader", "scenario"),
     [(*sides, scenario) for sides, every in SCENARIOS.items() for scenario in every],

@@ -23,7 +23,6 @@ FLAGS = 4096
 RUNS = int(os.environ.get("AUTOLOADER_TEST_RUNS", "1"))
 
 
-@pytest.mark.slow
 def test_opened_again_and_again_it_leaves_what_was_there_before_the_first(
     small_spec: PipelineSpec, isolation: str, tmp_path: Path
 ):

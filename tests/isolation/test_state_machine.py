@@ -21,7 +21,6 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> CodedRows:
     return CodedRows(write_coded(tmp_path_factory.mktemp("coded")))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "sort"),
     [(number, SORTS[number % len(SORTS)]) for number in range(RUNS)],

@@ -22,7 +22,7 @@ from rlds_files import write_steps
 from streams import write_spec
 from warm_python import warm_with
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = pytest.mark.network
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples/train_jax.py"
@@ -66,8 +66,7 @@ def started(
 def told(process: subprocess.Popen[str]) -> dict[str, Any]:
     out, errors = process.communicate()
     assert process.returncode == 0, errors
-    found: dict[str, Any] = json.loads(out)
-    return found
+    return json.loads(out)
 
 
 def test_two_processes_share_an_epoch_resume_it_and_have_batches_on_their_devices(

@@ -215,8 +215,7 @@ def test_openvlas_rows_before_the_episode_repeat_its_first_action(
 def test_openpi_names_shapes_and_types(written: Written, model: Any, output: str):
     batch, names = batches(written, output=output, sample={"action_horizon": 16})
     found = layouts.openpi(batch, names, model=model)
-    prompts = found.pop("prompt")
-    assert prompts == ["episode 0"] * STEPS
+    assert found.pop("prompt") == ["episode 0"] * STEPS
     picture, mask = ((STEPS, 12, 16, 3), "uint8"), ((STEPS,), "bool")
     theirs = ["base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"]
     if model == "pi0_fast":

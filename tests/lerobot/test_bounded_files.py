@@ -87,8 +87,7 @@ def test_what_is_no_file_is_refused_by_name_and_not_waited_for(
     if version == "v2.1" and name.endswith("mp4"):  # of one episode, which is left out
         plan_loader(spec_at(version, root), ram_floor="64MiB")
         return
-    error = refusal(version, root)
-    assert str(root) in error.what
+    assert str(root) in refusal(version, root).what
 
 
 @pytest.mark.parametrize(("version", "name"), EVERY)

@@ -120,8 +120,7 @@ def test_a_text_that_is_empty_everywhere_is_said(
     root = written(tmp_path / "arm", "v2.1")
     listed(root, lambda _: [json.dumps({"task_index": k, "task": " "}) for k in (0, 1)], "tasks")
     spec = spec_file(tmp_path, spec_of(root))
-    found = samples_of(spec_of(root))
-    assert {one["text"] for one in found.values()} == {" "}
+    assert {one["text"] for one in samples_of(spec_of(root)).values()} == {" "}
     (record,) = [one for one in caplog.records if "task is empty" in one.message]
     assert (record.levelno, "all 3 episodes" in record.message) == (logging.WARNING, True)
     told = cli("plan", "--spec", spec, "--ram-floor", "64MiB").err

@@ -86,8 +86,7 @@ def note(batch: Any, seen: Counter[tuple[int, ...]]) -> None:
         else:
             shards = RLDS[list(RLDS)[dataset - len(LEROBOT)]]
             number = sum(map(len, shards[:shard])) + record
-            off = np.abs(frames[0].astype(int) - colour(number, t))
-            assert off.max() <= 8
+            assert np.abs(frames[0].astype(int) - colour(number, t)).max() <= 8
 
 
 def passes(seen: Iterable[tuple[int, ...]]) -> Counter[int]:

@@ -129,8 +129,7 @@ def test_whatever_cuts_the_epochs_the_sequence_goes_on(
     if flags.get("max_epochs") == 4:
         assert model.epochs == [epoch for epoch in range(4) for _ in range(4)]
     if model.validated:
-        start = flat(model.validated)[:4]
-        assert len(set(start)) == 4
+        assert len(set(flat(model.validated)[:4])) == 4
 
 
 # --- checkpoints --------------------------------------------------------------------------------

@@ -70,5 +70,4 @@ def test_a_reader_without_tensorflow_costs_less_and_no_streams():
     indexed = price(reader="indexed")
     assert indexed.framework_bytes < price().framework_bytes
     assert indexed.streams_bytes == 0
-    deeper = price(reader="indexed", read_ahead=30)
-    assert deeper.queued_bytes > indexed.queued_bytes
+    assert price(reader="indexed", read_ahead=30).queued_bytes > indexed.queued_bytes

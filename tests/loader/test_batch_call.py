@@ -219,8 +219,7 @@ def test_plan_tells_its_time_and_heeds_it_or_says_why_it_is_not_known(
     def planned(call: str, gives: Any) -> dict[str, Any]:
         spec = spec_with(robot, f"batch_functions:{call}", gives)
         path = spec_file(tmp_path, spec)
-        found: dict[str, Any] = cli.json("plan", "--spec", path, "--ram-floor", "64MiB")
-        return found
+        return cli.json("plan", "--spec", path, "--ram-floor", "64MiB")
 
     slow = planned("slow", {"x": {"dtype": "int32"}})
     assert slow["batch_call"]["call"] == "batch_functions:slow"

@@ -118,5 +118,4 @@ def test_sizes_that_are_no_floors_stay_small(spec: PipelineSpec, tmp_path: Path)
     assert plan.knobs.cache_bytes == 0
     file = tmp_path / "box.yaml"
     file.write_text(PROFILE.replace("FLOOR", "5GB") + "cache: {disk: /frames, bytes: 5}\n")
-    cache = Profile.from_yaml(file).cache
-    assert cache.bytes == 5
+    assert Profile.from_yaml(file).cache.bytes == 5

@@ -65,8 +65,7 @@ def test_by_default_they_are_handed_out_counted_and_told_once(
 ):
     written = build(tmp_path, value=value)
     with caplog.at_level(logging.WARNING), load(reader, written) as loader:
-        batches = list(loader)
-        assert sorted(odd_rows(batches)) == [(0, 0, 0, 1, 2), (0, 0, 1, 1, 4)]
+        assert sorted(odd_rows(list(loader))) == [(0, 0, 0, 1, 2), (0, 0, 1, 1, 4)]
         assert loader.statistics().datasets["robot"].non_finite == 2
         assert not loader.quarantined()
     (told,) = [one for one in caplog.messages if "NaN" in one]

@@ -36,8 +36,7 @@ def taken(loader: AutoLoader, steps: int) -> list[Row]:
 
 
 def state_of(loader: AutoLoader) -> State:
-    plain: State = json.loads(json.dumps(loader.state_dict()))
-    return plain
+    return json.loads(json.dumps(loader.state_dict()))
 
 
 def counts(rows: list[Row]) -> list[int]:

@@ -40,8 +40,7 @@ def tuned(kind: dict[str, Any], threads: int, rate: float, **parts: Any) -> Prof
 
 
 def test_a_profile_for_other_mixtures_is_replaced_and_kept_aside(folder: Path):
-    first = keep_profile(tuned(LARGE, 8, 900), tuned_from=None)
-    assert first.notes == []
+    assert keep_profile(tuned(LARGE, 8, 900), tuned_from=None).notes == []
     assert free_name("mine", HOST, MixtureKind.model_validate(LARGE)) == "mine"
     assert free_name("mine", HOST, MixtureKind.model_validate(SMALL)) == "mine-2"
     second = keep_profile(tuned(SMALL, 2, 5000), tuned_from=None)

@@ -31,8 +31,7 @@ def model() -> nn.Linear:
 
 
 def error(policy: nn.Module, batch: Any) -> torch.Tensor:
-    found: torch.Tensor = (policy(batch["state"][:, -1]) - batch["action"][:, 0]).pow(2).mean()
-    return found
+    return (policy(batch["state"][:, -1]) - batch["action"][:, 0]).pow(2).mean()
 
 
 def main(spec: str, meeting: str, rank: int) -> dict[str, Any]:

@@ -186,8 +186,7 @@ def running(mix: Path, *environments: Mapping[str, str]) -> Iterator[list[subpro
 
 
 def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(process.stdout.readline())
-    return found
+    return json.loads(process.stdout.readline())
 
 
 def test_two_nodes_have_a_child_each_one_sequence_and_a_state_for_one_rank_alone(
@@ -201,8 +200,7 @@ def test_two_nodes_have_a_child_each_one_sequence_and_a_state_for_one_rank_alone
         found = [answer(process) for process in processes]
     assert found[0]["pid"] != found[1]["pid"]
     assert [len(one["steps"]) for one in found] == [STEPS, STEPS]
-    every = dealt(found, "steps")
-    assert every == one_rank[0][:EPOCH]
+    assert dealt(found, "steps") == one_rank[0][:EPOCH]
     assert all(gone(one["pid"]) for one in found)
     with opened(mix, knobs=KNOBS) as loader:
         loader.load_state_dict(found[1]["state"])

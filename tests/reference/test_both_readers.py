@@ -247,7 +247,6 @@ def kitchen(demo_spec: PipelineSpec) -> tuple[PipelineSpec, Data]:
     return spec, Data(Written(declared.name, Path(declared.path), []), episodes)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("read", [read_from_index, read_from_stream])
 def test_files_of_tfds_give_what_plain_tfds_reads(
     read: Any, kitchen: tuple[PipelineSpec, Data], tmp_path: Path

@@ -27,7 +27,6 @@ def test_there_are_five_recipes_of_at_most_25_lines():
     assert all(len(text.splitlines()) <= 25 for text in RECIPES.values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_gives_batches(name: str, tmp_path: Path, cli: Cli):
     spec: Any = parse_yaml(RECIPES[name])

@@ -370,8 +370,7 @@ def test_what_cannot_be_is_refused_with_its_place_and_a_remedy(
 ):
     with pytest.raises(SpecError) as error:
         mixture_of(dataset_of(data.written, **own))
-    place = error.value.path.replace("datasets[robot]", "").lstrip(".")
-    assert place.startswith(path)
+    assert error.value.path.replace("datasets[robot]", "").lstrip(".").startswith(path)
     for word in words:
         assert word in str(error.value)
 
@@ -389,7 +388,6 @@ def test_a_damaged_packed_tensor_quarantines_its_episode(tmp_path: Path):
     assert all("packed" in one.reason for one in index.damaged)
 
 
-@pytest.mark.slow
 def test_the_tf_data_front_door_gives_the_same(data: Data):
     from autoloader.tfdata import as_dataset
 

@@ -9,7 +9,7 @@ from recipe_files import write
 
 from autoloader.cli.app import main
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_child")]
+pytestmark = pytest.mark.usefixtures("one_child")
 
 TWELVE = (
     "fractal20220817_data", "bridge_dataset", "taco_play", "jaco_play", "berkeley_cable_routing",

@@ -14,8 +14,6 @@ from autoloader.decode.frames import FrameDecoder
 from autoloader.samples.resolve import ResolvedMixture, resolve
 from autoloader.spec import CameraSpec, PipelineSpec
 
-pytestmark = pytest.mark.slow
-
 FIRST = {
     "octo": [-3.1341612e-4, -5.6567043e-4, -4.8905611e-4, -9.3895197e-4, 2.8542429e-3,
              2.4682283e-4, 1],

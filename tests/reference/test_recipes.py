@@ -19,8 +19,6 @@ from autoloader import recipes
 from autoloader.samples.resolve import ResolvedMixture, resolve
 from autoloader.spec import PipelineSpec
 
-pytestmark = pytest.mark.slow
-
 HORIZON = 3
 STYLES = ("octo", "openvla", "oft", "openpi")
 UNTESTED = {

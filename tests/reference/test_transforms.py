@@ -196,7 +196,6 @@ OCTO: dict[str, Hand] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("read", [read_from_index, read_from_stream])
 def test_functions_written_for_octo_run_unchanged(data: Data, read: Any):
     for name, hand in OCTO.items():
@@ -282,7 +281,6 @@ def test_what_cannot_be_is_refused_before_a_process_starts(
     assert words in str(error.value)
 
 
-@pytest.mark.slow
 def test_the_end_of_the_process_that_runs_tensorflow_functions_is_told(data: Data):
     class Gone:
         def __reduce__(self) -> Any:

@@ -49,8 +49,7 @@ pytestmark = pytest.mark.skipif(not GOLDEN, reason=f"no samples of the projects 
 @functools.cache
 def drafted(folder: str, style: str) -> dict[str, Any]:
     """The spec that ``init`` writes of a folder."""
-    found: dict[str, Any] = parse_yaml(written(folder, style))
-    return found
+    return parse_yaml(written(folder, style))
 
 
 @functools.cache

@@ -15,8 +15,6 @@ from streams import every_sample, mixture_of, spec_file, spec_of
 
 from autoloader import AutoLoader
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module", autouse=True)
 def warm(_served: Any) -> Iterator[None]:

@@ -92,8 +92,7 @@ def test_every_sample_comes_exactly_once_whatever_the_network_does(
         got = running.until_pass(1)
         assert not running.pipeline.quarantined()
     here.storage.fault = lambda _: None
-    came = got.of_pass(0, 0)
-    assert came == Counter(every_sample(mixture, 0, 0))
+    assert got.of_pass(0, 0) == Counter(every_sample(mixture, 0, 0))
 
 
 def test_a_shard_that_breaks_off_midway_goes_on_at_the_record_where_it_stopped(

@@ -259,8 +259,7 @@ def test_two_runs_stand_side_by_side_with_axes_that_compare(left: Callable[..., 
     ]
     one, other = read_run(left(squeezed())), read_run(left(calm, "other"))
     text = page(one, other)
-    read = ReadPage(text)
-    assert {"A-memory", "B-memory", "move-A2"} <= read.ids
+    assert {"A-memory", "B-memory", "move-A2"} <= ReadPage(text).ids
     assert "B / A" in text
     for key in ("throughput", "waits", "memory", "ring"):
         drawn = [text[text.index(f'id="{side}-{key}"') :].partition("</svg>")[0] for side in "AB"]

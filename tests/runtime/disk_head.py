@@ -33,8 +33,7 @@ def mounted(source: Path, mount: Path, *, seek_s: float, bytes_per_s: float) -> 
 
 def counts(mount: Path) -> dict[str, int]:
     """Reads, seeks and bytes so far."""
-    found: dict[str, int] = json.loads((mount / COUNTS).read_text())
-    return found
+    return json.loads((mount / COUNTS).read_text())
 
 
 class Head:

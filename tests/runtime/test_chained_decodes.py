@@ -49,8 +49,7 @@ def test_only_datasets_whose_offsets_allow_it_are_chained(tmp_path: Path):
     came, counted = drained(mixture_of(written[0], drawn, **CHAINED), 6)
     t = [place[4] for place in places(came) if place[0] == 0]
     assert len(t) == 48
-    runs = np.asarray(t).reshape(-1, 4)
-    assert (np.diff(runs, axis=1) == 2).all()
+    assert (np.diff(np.asarray(t).reshape(-1, 4), axis=1) == 2).all()
     assert 1.25 < sum(one.frames for one in counted) / sum(one.decoded for one in counted) < 2
 
 

@@ -39,8 +39,7 @@ def test_shuffling_mixes_the_episodes_that_wait_and_is_keyed():
 
     assert run(1) == run(1)
     assert run(1) != run(2)
-    switches = sum(a[1] != b[1] for a, b in zip(run(1), run(1)[1:], strict=False))
-    assert switches > 25
+    assert sum(a[1] != b[1] for a, b in zip(run(1), run(1)[1:], strict=False)) > 25
 
 
 def blocked_put(one: SampleQueue, samples: int = 1) -> tuple[threading.Thread, list[bool]]:

@@ -53,8 +53,7 @@ def test_numbers_go_on_over_every_leg_and_any_cut(
     assert np.concatenate([part[0] for part in parts]).tolist() == dataset.tolist()
     assert order.samples_before(cut) == tuple(np.bincount(dataset[:cut], minlength=3).tolist())
     # The same order, as it went through a saved state and as it is told from its last change.
-    plain = MixtureOrder.from_plain(json.loads(json.dumps(asdict(order))))
-    assert plain == order
+    assert MixtureOrder.from_plain(json.loads(json.dumps(asdict(order)))) == order
     begun = PositionSequence(order.begun_at(base)).ordinals(base, 700)
     assert (begun[0].tolist(), begun[1].tolist()) == (
         dataset[base:].tolist(),

@@ -46,8 +46,7 @@ def test_every_dataset_is_within_one_block_of_its_share_up_to_what_the_position_
     assert counts.sum() == position
     # There is one due time v at which every dataset is within one block of v × share.
     low = ((counts - 1) / shares).max()
-    high = ((counts + 1) / shares).min()
-    assert low <= high * (1 + 1e-9)
+    assert low <= ((counts + 1) / shares).min() * (1 + 1e-9)
 
 
 def order(counts: list[int], block_length: int, *, passes: bool) -> MixtureOrder:

@@ -146,8 +146,7 @@ def test_lerobot_has_features_with_counts_and_five_quantiles(
 ):
     spec = spec_of(*two)
     assert run(spec, tmp_path, "--format", "lerobot", "--out", str(tmp_path / "stats")) == 0
-    found = statistics_of(spec)
-    assert found is not None
+    assert statistics_of(spec) is not None
     for name in ("robot", "second"):
         document = json.loads((tmp_path / "stats" / name / "meta/stats.json").read_text())
         assert set(document) == {"action", "observation.state"}

@@ -138,8 +138,7 @@ def test_kernels_decode_resize_and_fit_as_the_pool_does(
         wanted = np.empty((*size, 3), np.uint8)
         FrameDecoder(camera).decode_into(encoded, wanted)
         found = kernel(tf.constant(encoded)).numpy()
-        off = np.abs(found.astype(np.int16) - wanted)
-        assert off.mean() <= 2
+        assert np.abs(found.astype(np.int16) - wanted).mean() <= 2
         black = (wanted == 0).all(axis=-1)
         np.testing.assert_array_equal((found == 0).all(axis=-1) & black, black)
 

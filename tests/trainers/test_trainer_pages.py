@@ -57,8 +57,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         scope = ModuleType("train_on_loader")
         vars(scope)["__name__"] = "__main__"
         exec(code, vars(scope))
-        seen: list[Any] = seam.seen
-        return seen
+        return seam.seen
 
     yield begun
     forget()

@@ -10,7 +10,7 @@ import pytest
 from package_folders import environment_with
 from trained_examples import check
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = pytest.mark.network
 
 WANTED = (
     "accelerate", "anyio", "h11", "httpcore2", "httpx2", "huggingface-hub", "regex", "safetensors",

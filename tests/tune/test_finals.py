@@ -98,8 +98,7 @@ def test_a_finalist_that_fails_once_is_out(outcome: Outcome):
         return done(500.0 if knobs == FAST else 100.0)
 
     order: list[Knobs] = []
-    verdict = finals(answer, [FAST, OTHER], order=order)
-    assert verdict.winner.is_start
+    assert finals(answer, [FAST, OTHER], order=order).winner.is_start
     assert order.count(FAST) == 2
 
 
@@ -133,5 +132,4 @@ def test_what_was_ended_at_the_deadline_is_not_out_for_that():
             return TrialResult(Outcome.FAILED, reason="no result")
         return done((200.0 if knobs == FAST else 100.0) + 20 * number)
 
-    verdict = finals(answer, [FAST], rounds=9, budget_s=8.0)
-    assert verdict.winner.knobs == FAST
+    assert finals(answer, [FAST], rounds=9, budget_s=8.0).winner.knobs == FAST

@@ -173,8 +173,7 @@ def test_a_start_that_fails_ends_as_its_child_ended(
 
 def test_slow_trials_are_pruned_and_the_start_never(tmp_path: Path):
     slow_start = Machine(lambda knobs: 10.0 if knobs == START else 100.0 * knobs.decode_threads)
-    found = study(slow_start, tmp_path, trials=14)
-    assert found.outcomes["pruned"] >= 1
+    assert study(slow_start, tmp_path, trials=14).outcomes["pruned"] >= 1
     assert stored(tmp_path)[0].state is optuna.trial.TrialState.COMPLETE
     again = study(slow_start, tmp_path, trials=2)
     assert again.first.outcome is Outcome.COMPLETE, "not even beside faster trials of before"

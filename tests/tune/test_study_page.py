@@ -134,8 +134,7 @@ def test_trials_are_read_off_a_real_study():
     assert [one.result.samples_per_s for one in found] == [90.0, 6.0, None, None]
     assert [one.label for one in found][:2] == ["start", "search"]
     assert "queued again" in found[3].result.reason
-    page = report(trials=found).page()
-    assert "<td>&lt;floor&gt;</td>" in page
+    assert "<td>&lt;floor&gt;</td>" in report(trials=found).page()
 
 
 def test_a_page_that_cannot_be_written_ends_nothing(
