@@ -59,6 +59,7 @@ from autoloader.errors import (
     UsageError,
     in_our_words,
     nearest,
+    shown,
 )
 from autoloader.host.extras import needs
 from autoloader.host.units import format_bytes, parse_floor, parse_seconds
@@ -200,8 +201,13 @@ def _put(document: dict[str, Any], path: str, text: str) -> None:
             )
         holder = named[name]
     for part in above:
-        inner = holder.get(part)
-        holder[part] = dict(inner) if isinstance(inner, dict) else {}  # an alias may share it
+        inner = holder.get(part) or {}
+        if not isinstance(inner, dict):
+            raise UsageError(
+                f"--set {path}: {part} is {shown(inner)}, which is no block of fields",
+                remedy=f"give {part} a block, such as {{{leaf}: {text}}}, in the file or by --set",
+            )
+        holder[part] = dict(inner)  # an alias may share it
         holder = holder[part]
     try:
         holder[leaf] = parse_yaml(text)

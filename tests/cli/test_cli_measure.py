@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_lines import Cli
 
-from autoloader.cli.app import main, parse_settings
+from autoloader.cli.app import main, parse_settings, read_spec
 from autoloader.errors import BudgetInfeasibleError, UsageError
 from autoloader.tune import measurement, offline
 from autoloader.tune.__main__ import main as tune_main
@@ -86,6 +86,13 @@ def test_a_set_without_knob_or_value_is_refused(word: str):
     with pytest.raises(UsageError, match="--set"):
         parse_settings([word])
     assert main(["measure", "--spec", "mix.yaml", "--set", word]) == 2
+
+
+def test_a_set_puts_no_field_into_what_is_no_block(tmp_path: Path):
+    mix = tmp_path / "mix.yaml"
+    mix.write_text("datasets: [{name: a, path: /a, split: train}]\ncameras: {}\n")
+    with pytest.raises(UsageError, match="split is 'train', which is no block of fields"):
+        read_spec(mix, ["datasets.a.split.val=val"])
 
 
 @pytest.mark.parametrize("run", [lambda words: main(["tune", *words]), tune_main])
