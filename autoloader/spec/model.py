@@ -206,11 +206,14 @@ class DatasetSpec(Block):
     def _may_lack_pictures(cls, images: Any, info: ValidationInfo) -> Any:
         if info.data.get("kind") != IMAGE_TEXT:
             return images
-        if any(len(choice.paths) > 1 for choice in images.values()):
-            raise wrong(
-                f"any_of with kind: {IMAGE_TEXT}, whose records may lack a picture",
-                "name one picture for each camera, such as primary: image_0",
-            )
+        for choice in images.values():
+            if len(choice.paths) > 1 or choice.present not in ("", f"has_{choice.paths[0]}"):
+                raise wrong(
+                    f"{'any_of' if choice.paths[1:] else 'present'} with kind: {IMAGE_TEXT}, "
+                    "whose records may lack a picture",
+                    "name one picture for each camera, such as primary: image_0; it is absent "
+                    "where a record lacks it",
+                )
         return {
             name: replace(choice, present=f"has_{choice.paths[0]}")
             for name, choice in images.items()

@@ -188,6 +188,9 @@ def test_what_says_otherwise_how_batches_are_filled_is_refused(
         spec_of(tmp_path, mixing={"unit": "batch", **mixing}, **more)
 
 
-def test_one_of_several_pictures_is_refused_as_records_may_lack_it(tmp_path: Path):
-    with pytest.raises(SpecError, match=r"datasets\[talk\].images: any_of .* may lack a picture"):
-        spec_of(tmp_path, images={"top": {"any_of": ["image_1", "image_0"]}})
+@pytest.mark.parametrize(
+    "camera", [{"any_of": ["image_1", "image_0"]}, {"path": "image_0", "present": "has_image_1"}]
+)
+def test_a_camera_shows_one_picture_where_a_record_has_it(tmp_path: Path, camera: dict[str, Any]):
+    with pytest.raises(SpecError, match=r"datasets\[talk\].images: .* may lack a picture"):
+        spec_of(tmp_path, images={"top": camera})
