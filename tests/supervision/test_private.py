@@ -110,7 +110,7 @@ def test_a_wait_for_a_lock_names_its_holder_and_ends(tmp_path: Path):
     with locked(path, wait):
         assert said == []
         with (
-            pytest.raises(UsageError, match=f"60 s for process {os.getpid()} of "),
+            pytest.raises(UsageError, match=f"60 s for process {os.getpid()} on "),
             locked(path, wait),
         ):
             pytest.fail("both hold it")
@@ -129,7 +129,7 @@ def test_a_lock_whose_file_was_removed_by_its_holder_is_taken_under_its_name(tmp
     held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
     with locked(path, gone):
-        assert path.read_text().startswith(f"process {os.getpid()} of ")
+        assert path.read_text().startswith(f"process {os.getpid()} on ")
     os.close(held)
 
 
