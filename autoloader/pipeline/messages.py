@@ -77,8 +77,7 @@ class Start(Message):
     knobs: dict[str, Any]
     order: dict[str, Any]
     place: dict[str, Any]
-    rank: int
-    world_size: int
+    ranks: list[int]
     ranks_here: int
     held_slots: list[int]
     restarts: int

@@ -151,7 +151,7 @@ class ControlledPipeline:
             Knobs.build(start.knobs),
             memory,
             request,
-            Ranks(start.rank, start.world_size),
+            Ranks(*start.ranks),
             start.ranks_here,
             position=lambda: place,
             lent=lambda: start.held_slots,
@@ -189,7 +189,7 @@ class ControlledPipeline:
                 control.probes,
                 self._number,
                 self.pipeline.quarantined,
-                own_process=service.own_process,
+                own_process=service.end is not None,
             )
             undone.callback(self._observer.close)
             self._log = DecisionLog.wanted(request, self._number)
@@ -477,7 +477,7 @@ class DeclaredMixture(CompiledMixture):
         if streamed:  # by index a rank knows the whole
             for one in self.mixture.datasets:
                 check_content(self.mixture, one.name, digest_of_sizes(one))
-            self.mixture = mixture_part(self.mixture, Ranks(start.rank, start.world_size))
+            self.mixture = mixture_part(self.mixture, Ranks(*start.ranks))
 
 
 class TrainerService:
@@ -514,11 +514,6 @@ class TrainerService:
         if pid:
             with contextlib.suppress(OSError):
                 self.pidfd = os.pidfd_open(pid)
-
-    @property
-    def own_process(self) -> bool:
-        """True if this process's memory is the loader's alone."""
-        return self.end is not None
 
     def serve(self) -> None:
         """Read messages until the trainer is done or gone."""
