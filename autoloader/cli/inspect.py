@@ -35,6 +35,7 @@ from autoloader.formats.sources import dataset_versions
 from autoloader.samples.transforms.binding import is_depth_picture, is_depth_tensor
 from autoloader.samples.transforms.fields import text_of_points
 from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
+from autoloader.telemetry import progress
 
 MOST_COLUMNS = 64
 """Above this a feature's range is told as a whole, not by column."""
@@ -50,6 +51,7 @@ _MODES = {1: "L", 3: "RGB"}
 _NO_PICTURE = (OSError, Image.DecompressionBombError)
 
 
+@progress.told("reading the dataset")
 def show_dataset(directory: Path, split: str | None, episodes: int) -> None:
     """Show what one dataset holds.
 

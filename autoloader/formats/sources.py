@@ -21,6 +21,7 @@ from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats import files
 from autoloader.formats.dataset import DatasetFormat, has_file
 from autoloader.formats.places import RECORDS, VERSION, hub_revision, version_order
+from autoloader.telemetry.progress import doing
 
 GROUP = "autoloader.formats"
 """Group of the entry points by which packages bring formats."""
@@ -187,6 +188,7 @@ def _versions_below(
         SourceError: a remote folder at the top cannot be read.
     """
     place, away = files.normal(folder), files.is_remote(folder)
+    doing(place)
     try:
         below = files.directory_names(place) if away else os.listdir(folder)  # noqa: PTH208
         names = files.file_names(place) if away else below

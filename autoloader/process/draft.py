@@ -50,6 +50,7 @@ from autoloader.spec import PipelineSpec, parse_expression
 from autoloader.spec.model import MOST_PICTURES
 from autoloader.spec.reading import flow, packaged, parse_yaml
 from autoloader.spec.recipes import mixtures, names, other_names, recipe
+from autoloader.telemetry import progress
 
 WIDEST = 64
 """Columns above which a feature is an embedding, not a state."""
@@ -122,6 +123,7 @@ def styles() -> Mapping[str, Style]:
     return packaged(__package__, "styles.yaml", dict[str, Style])
 
 
+@progress.told("looking for datasets")
 def draft(
     data_dir: _Place | Sequence[_Place],
     say: Callable[[str], object],

@@ -6,10 +6,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from moments import a_moment
+from rlds_files import episode, write_dataset
 
+from autoloader.process.draft import draft
 from autoloader.telemetry import progress
 from autoloader.telemetry.verdict import wait_words
 
@@ -63,6 +66,20 @@ def test_a_block_that_is_soon_over_says_nothing_and_leaves_no_thread():
         pass
     assert ear.getvalue() == ""
     assert threading.active_count() == before
+
+
+def test_a_search_for_datasets_says_where_it_is(soon: None, tmp_path: Path):
+    write_dataset(tmp_path / "arm", [[episode(0, 3)]])
+    (tmp_path / "link").symlink_to(tmp_path / "arm")
+    words = f"looking for datasets, 1 s so far: {tmp_path}/"
+    with no_logging_set_up() as ear:
+
+        def linger(_: str):  # it tells of the link in the midst of its work
+            while words not in ear.getvalue():
+                ear.heard.clear()
+                assert ear.heard.wait(60)
+
+        draft(tmp_path, linger)
 
 
 def test_progress_can_be_silenced(soon: None, monkeypatch: pytest.MonkeyPatch):
