@@ -412,7 +412,7 @@ def _parse_op(raw: Any) -> FieldOp:
     if isinstance(raw, str):
         raw = {raw: None}
     if not isinstance(raw, Mapping) or len(raw) != 1:
-        raise wrong(f"{shown(raw)} is not an op", f"allowed: {', '.join(map(_allowed, OPS))}")
+        raise wrong(f"{shown(raw)} is not an op", f"write one of: {', '.join(map(_allowed, OPS))}")
     name, value = next(iter(raw.items()))
     if name not in OPS:
         raise wrong(f"unknown op {shown(name)}", nearest(str(name), OPS))
@@ -425,7 +425,7 @@ def _parse_op(raw: Any) -> FieldOp:
         return FieldOp("scale", (float(value),))
     elif isinstance(value, str) and value in _FORMS.get(name, ()):
         return FieldOp(name, order=value)
-    raise wrong(f"{name}: {shown(value)} is not allowed", f"allowed: {_allowed(name)}")
+    raise wrong(f"{name}: {shown(value)} is not allowed", f"write {_allowed(name)}")
 
 
 def _allowed(name: str) -> str:

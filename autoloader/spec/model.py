@@ -495,7 +495,7 @@ class PipelineSpec(Block):
                     raise wrong(
                         f"datasets: {key} gives {count} rows for {dataset.name!r} and "
                         f"{first[key]} for {self.datasets[0].name!r}; a batch has one shape",
-                        f"let {key} give as many rows for every dataset",
+                        f"choose {key} so that every dataset has the same number of rows",
                     )
 
     def dataset(self, name: str) -> DatasetSpec:

@@ -210,7 +210,7 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
         above, _, key = path.rpartition(".")
         like = f", such as {key}: {_EXAMPLES[key]}" if key in _EXAMPLES else ""
         block = f"to {above}" if above else "at the top level"
-        return f"{where}is required and missing{more}", f"add {key} {block}{like}", path
+        return f"{path} is required and missing{more}", f"add {key} {block}{like}", path
     if first["type"] == "too_short" and path in _EXAMPLES:
         remedy = f"give at least one, such as {path}: {_EXAMPLES[path]}"
         return f"{where}{shown(first.get('input'))} lists no {path[:-1]}{more}", remedy, path
@@ -436,7 +436,7 @@ _SYNTAX = {
     "'\\t'": "has a tab: indent with spaces",
     "expected ','": "follows a bracket that is not closed",
     "expected ':'": "follows a line without a colon, or without a space behind it",
-    "duplicate key": "has a key that is there already",
+    "duplicate key": "repeats a key of its block",
 }
 """Part of what the parser says → what is wrong with the line."""
 

@@ -205,7 +205,7 @@ TEXTS: dict[str, Case] = {
     "no space behind a colon": Case(TEXT.replace("action: a", "action:a"), 2,
                                     ("line 6", "without a space", "the lines above it")),
     "a key twice": Case(TEXT + "batch: {size: 4}\n", 2,
-                        ("line 9: 'batch:", "a key that is there already")),
+                        ("line 9: 'batch:", "repeats a key")),
     "a list": Case("- a\n- b\n", 2, ("['a', 'b']", "not keys with values", "datasets:")),
     "datasets by name": Case(
         "datasets:\n  arm: {path: data/robot/1.0.0}\ncameras: {primary: {size: [8, 8]}}\n", 2,

@@ -245,7 +245,7 @@ def test_weights_that_cannot_be_are_refused_and_change_nothing(
     ("weights", "said"),
     [
         ({"to": {"d": 1}, "over": 9}, "weights: there is no dataset 'd'"),
-        ({"to": {"a": 1}}, "weights.over: is required"),
+        ({"to": {"a": 1}}, "weights.over is required"),
         ({"to": {"a": -1}, "over": 9}, r"weights.to.a: -1"),
         ({"form": {}, "to": {"a": 1}, "over": 9}, "unknown key 'form'"),
         ("even", "weights: 'even'"),

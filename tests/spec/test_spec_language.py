@@ -386,7 +386,7 @@ LINES = [
     ("    path", "   path", "line 4: 'path: bridge/1.0.0' is indented differently"),
     ("primary: {", "\tprimary: {", "line 7: 'primary: {size: [32, 48]}' has a tab"),
     ("[32, 48]", "[32, 48", "line 7: 'primary: {size: [32, 48}' follows a bracket"),
-    ("batch:", "cameras:", "line 8: 'cameras: {size: 4}' has a key that is there already"),
+    ("batch:", "cameras:", "line 8: 'cameras: {size: 4}' repeats a key of its block"),
     ("  primary:", "  <<: {a: 1}\n  primary: 1\n  primary:", "line 9: 'primary: {size: [32, 48]}'"),
     ("path: bridge", "path: a: b", "line 4: 'path: a: b/1.0.0' has a colon"),
 ]

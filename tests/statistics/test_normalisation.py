@@ -298,7 +298,7 @@ def test_a_written_file_is_used_as_it_is(written: Written, tmp_path: Path, cli: 
         ("nonsense", "not JSON"),
         ("[]", "not hold a JSON object"),
         ("{}", "dataset 'robot' has no statistics of action"),
-        ('{"robot": {"action": {"mean": [0]}}}', "action.std: is required"),
+        ('{"robot": {"action": {"mean": [0]}}}', "action.std is required"),
         (json.dumps({"robot": {"action": {key: [1.0] for key in NAMES}}}),
          "have 1 columns, its action has 2"),
         (json.dumps({"robot": {"action": {"mean": [float("nan")], "std": [1]}}}), "a finite num"),
