@@ -242,7 +242,7 @@ class MixingSpec(Block):
             )
         if self.chain and self.locality is not None and self.locality.lanes > 1:
             raise wrong(
-                "chain: true does not go with locality.lanes above 1, which cuts chains apart",
+                "chain: true does not go with locality.lanes above 1, which would split each chain",
                 "leave locality.lanes out, or chain",
             )
         return self

@@ -391,7 +391,7 @@ class PipelineSpec(Block):
         for name, how in self.cameras.items():
             if not how.placeholder and not any(name in one.images for one in self.datasets):
                 raise wrong(
-                    f"camera {name!r} has no dataset that fills it",
+                    f"no dataset fills camera {name!r}",
                     "name its feature in some dataset's images, leave the camera out, or write "
                     "placeholder: true for black frames",
                 )

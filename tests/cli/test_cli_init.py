@@ -302,7 +302,7 @@ def test_a_camera_that_a_style_always_has_comes_black_and_masked_where_no_datase
         for name, frames in batch["images"].items():
             assert batch["frame_mask"][name].any() == frames.any() == (name in filled)
     del plain["cameras"]["primary"]["placeholder"]
-    with pytest.raises(SpecError, match="'primary' has no dataset that fills it") as caught:
+    with pytest.raises(SpecError, match="no dataset fills camera 'primary'") as caught:
         PipelineSpec.from_mapping(plain)
     assert "placeholder: true" in caught.value.remedy
 

@@ -330,7 +330,7 @@ _DOMAINS = {
     "rel2abs": (
         -1.5,
         1.5,
-        "a relative one: +1 closes, -1 opens, 0 holds",
+        "a relative gripper: +1 closes, -1 opens, 0 holds",
         "use binarise for an absolute gripper, or {scale: factor} before it",
     ),
 }
