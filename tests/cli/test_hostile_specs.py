@@ -214,8 +214,8 @@ NAMED = {
     "a date that is none": ("seed: 2024-13-45", "not YAML"),
     "a list as a key": ("? [a, {b: 1}]\n: 1", "not YAML"),
     "a tag that builds": ("a: !!python/object/apply:os.system [ls]", "not YAML"),
-    "bytes that are no text": (b"seed: \xff\xfe", "not YAML"),
-    "a NUL byte": (b"seed: \x00", "not YAML"),
+    "bytes that are no text": (b"seed: \xff\xfe", "not UTF-8"),
+    "a NUL byte": (b"seed: \x00", "not UTF-8"),
     "nothing": ("", "is empty"),
     "half a file": (
         BASE[: BASE.index("]") - 1],
