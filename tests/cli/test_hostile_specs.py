@@ -215,7 +215,7 @@ NAMED = {
     "a list as a key": ("? [a, {b: 1}]\n: 1", "not YAML"),
     "a tag that builds": ("a: !!python/object/apply:os.system [ls]", "not YAML"),
     "bytes that are no text": (b"seed: \xff\xfe", "not UTF-8"),
-    "a NUL byte": (b"seed: \x00", "not UTF-8"),
+    "a NUL byte": (b"seed: \x00", "not YAML"),
     "nothing": ("", "is empty"),
     "half a file": (
         BASE[: BASE.index("]") - 1],
