@@ -322,18 +322,19 @@ def every_command(
     Options:
     no_transforms: Refuse a spec that names a transform (a Python function) instead of running it.
     json: Write the result to stdout as one JSON document.
-    spec: YAML file that describes your datasets (`autoloader init` writes one).
+    spec: YAML file that describes your datasets; `autoloader init` writes one.
     settings: Change knobs (threads, buffers) or fields of the spec: ring_slots=8 batch.size=32
         datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
     profile: Host profile (a machine's limits and knobs): a name from `autoloader profile list`,
         or a path; default: the one that fits this host.
-    strict: Stop with an error if this host is smaller than the profile asks; default: lower its
-        values to fit.
+    strict: Stop with an error if this host is smaller than the profile asks for; default: lower
+        its values to fit.
     ram_floor: Memory that must stay free, such as "5GB"; default: that of this
         host's profile.
     disk_floor: Space that must stay free on the disk that caches remote files, such as "50GB";
         default: 10 GiB.
-    split: Which split to read: train, or another that the spec names in a field split, such as val.
+    split: Which split to read: train (default), or another that the spec has under split, such as
+        val.
     """
 
 
@@ -502,9 +503,9 @@ def init(
         --policy); robomimic, act or diffusion_policy (samples like those of their dataset
         classes); stage2 (pairs of frames about 1 s apart, for training/stage2, the example
         trainer in autoloader's repository); plain (none). Default: the style of --mix, else plain.
-    version: Release of GR00T whose rules the style gr00t follows. Default: n1.6.
-    policy: Policy whose samples (steps, normalisation) the style lerobot gives: act, diffusion,
-        smolvla, pi0 or pi05. Default: act.
+    version: With --style gr00t: release of GR00T whose rules to follow. Default: n1.6.
+    policy: With --style lerobot: policy whose samples (steps, normalisation) to write: act,
+        diffusion, smolvla, pi0 or pi05. Default: act.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup, or one
         dataset by the name under which it was published, such as droid; default: all of DATA.
         Where two styles have a mixture of that name (octo and openvla do), --style says whose.
@@ -542,7 +543,7 @@ def plan(
 
     Options:
     ranks: Training processes (one for each GPU) that share the epoch, over all nodes.
-    nodes: Machines, all like this one, over which --ranks are spread.
+    nodes: Number of machines, all like this one, over which --ranks are spread.
     verbose: Show the tables behind the answer, too.
     """
     from autoloader.cli.plan import show_plan
@@ -594,7 +595,7 @@ def verify(
     split: str = "train",
     ram_floor: Floor = None,
 ) -> None:
-    """Compare samples with what other readers make of the same files; exits 4 if they differ.
+    """Compare samples with those of a plain, independent reader; exits 4 if they differ.
 
     Options:
     samples: Samples to compare, spread over all datasets.
@@ -661,9 +662,10 @@ def index(
     """Build the indexes (where each frame lies) now; else a loader does at its first start.
 
     Options:
-    beside: Write the indexes next to the data, and copy those of the cache directory there.
-    output: Upload the index to a copy of the dataset in a bucket, too, such as
-        gs://BUCKET/NAME/1.0.0; for a spec of one dataset.
+    beside: Write the indexes into the datasets' folders, and copy those that the cache directory
+        has already.
+    output: Also upload the index, without the data, to a copy of the dataset that is in a bucket
+        already, such as gs://BUCKET/NAME/1.0.0; only for a spec of one dataset.
     verify: Index the files again, and compare with the indexes that are there; exits 4 if they
         differ.
     """
@@ -804,10 +806,11 @@ def tune(
     """Find the fastest threads and buffers that keep the RAM floor free here; save a host profile.
 
     Options:
-    spec: YAML file that describes your datasets (`autoloader init` writes one); default: the demo
+    spec: YAML file that describes your datasets; default: the demo
         mixture, which is written first where it is not there (about 810 MB).
-    settings: Knobs to begin the search with, or fields of the spec: ring_slots=8 batch.size=32
-        datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
+    settings: Knobs from which the search starts and may move, or fields of the spec, which stay:
+        ring_slots=8 batch.size=32 datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the
+        knobs.
     trials: Largest number of sets of knobs to measure, the one of the start included.
     budget: Time that the whole search takes at most, such as "10m".
     storage: Where to keep results: an Optuna storage URL, such as sqlite:///FILE or
@@ -1028,7 +1031,7 @@ def as_usage_error(error: Any, program: str, words: Sequence[str]) -> UsageError
     name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
     name = name or parameter.name.upper()
     if said.startswith("Missing"):
-        told = f"give {name} ({parameter.help.rstrip('.')}); {remedy}"
+        told = f"give {name}: {parameter.help.rstrip('.')}; {remedy}"
         return UsageError(f"{name} is required and missing", remedy=told)
     message = error.message.removeprefix("Value error, ")
     found = _value(parameter.opts, words)

@@ -507,7 +507,7 @@ def _proprio(states: Any, asked: Sequence[int], layout: str) -> Any:
     """States with one row for each frame; ``UsageError`` where the spec gives others."""
     if states.shape[1] != len(asked):
         raise UsageError(
-            f"a sample has {states.shape[1]} states and {len(asked)} frames: the {layout} layout "
+            f"a sample has {len(asked)} frames, but states: {states.shape[1]}; the {layout} layout "
             "needs a state (proprio) for each frame",
             remedy=f"write state_offsets: {list(asked)} in the spec's sample",
         )

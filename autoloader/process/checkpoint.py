@@ -521,8 +521,7 @@ def _number(at_batch: int | None, following: int, ranks: Ranks) -> int:
         )
     if at_batch < following:
         raise UsageError(
-            f"set_weights: batch {at_batch} is already handed out",
-            remedy=f"pass at_batch={following} (the next one) or a later one, the same on every "
-            "rank",
+            f"set_weights: at_batch={at_batch} lies before the next batch, {following}",
+            remedy=f"pass at_batch={following} or a later one, the same on every rank",
         )
     return at_batch

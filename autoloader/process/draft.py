@@ -220,10 +220,10 @@ def _draft(
     always = how.only_cameras and not any("camera" in one.missing for one in found)
     if not always and not any(one.cameras for one in found):
         raise SourceError(
-            f"{root}: no dataset below it has a camera that can be used, and a spec needs at least "
-            "one; the lines above say why",
-            remedy="write the spec by hand, with the camera in images; or write the dataset again "
-            "with one uint8 picture a step and camera",
+            f"{root}: init found no images that it can use as a camera, and a spec needs one; the "
+            "lines above say why",
+            remedy="if a feature has images that init does not recognise, write the spec by hand "
+            "and name it in images; else write the dataset again with a uint8 image for each step",
         )
     about = [f"Written by autoloader init --style {name}.", *how.about]
     if weights is not None:

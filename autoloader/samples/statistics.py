@@ -104,7 +104,8 @@ class FieldStatistics(_Plain):
     def _agree_in_width(self) -> FieldStatistics:
         widths = {len(column) for _, column in self if column}
         if len(widths) > 1:
-            raise wrong(f"its lists differ in length: {sorted(widths)}", "give as many in each")
+            lengths = ", ".join(f"{name} {len(column)}" for name, column in self if column)
+            raise wrong(f"its lists have different lengths: {lengths}", "give as many in each")
         return self
 
     def cut(self, width: int) -> FieldStatistics:
@@ -228,10 +229,10 @@ def scaling_of(
         )
     if how.by_row and len(rows) != horizon:
         raise SpecError(
-            f"normalize.{field}.columns: by_row needs statistics of each of the {horizon} steps of "
-            f"{field}, and those of dataset {dataset!r} have {len(rows)} steps",
-            remedy="set action_relative_to_state, run autoloader stats SPEC -o FILE, and set "
-            "normalize.statistics to FILE",
+            f"normalize.{field}.columns: by_row needs statistics for each of the {horizon} steps "
+            f"of {field}; those of dataset {dataset!r} are for {len(rows) or 'no single'} steps",
+            remedy="run autoloader stats SPEC -o FILE, and set normalize.statistics to FILE; "
+            "by_row is for actions with action_relative_to_state only",
             path="normalize.statistics",
         )
     whole: list[FieldNormalizeSpec | ColumnsNormalizeSpec] = [how, *how.columns]

@@ -415,7 +415,8 @@ def _parse_op(raw: Any) -> FieldOp:
         raise wrong(f"{shown(raw)} is not an op", f"write one of: {', '.join(map(_allowed, OPS))}")
     name, value = next(iter(raw.items()))
     if name not in OPS:
-        raise wrong(f"unknown op {shown(name)}", nearest(str(name), OPS))
+        remedy = f"{nearest(str(name), OPS)} All ops: {', '.join(OPS)}; {{scale: -1}} turns a sign"
+        raise wrong(f"unknown op {shown(name)}", remedy)
     if name in _BARE and value is None:
         return FieldOp(name)
     if name == "clip" and isinstance(value, (list, tuple)) and len(value) == 2:

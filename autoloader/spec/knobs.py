@@ -504,6 +504,8 @@ OTHER_WORDS = {
     "device": "leave it out: batches come in memory, and loader.transfer(device) copies them",
     "ram_floor": "give it to AutoLoader(…, ram_floor=…), or by --ram-floor",
     "split": "write it in the entry of each dataset: split: {train: …, val: …}",
+    "camera": "write cameras: {NAME: {size: [224, 224]}} at the top, and images: {NAME: FEATURE} "
+    "in the entry of each dataset",
     "batch_size": "here this is batch: {size: N} in the spec, or --set batch.size=N",
 }
 """What a setting of other loaders is called here."""

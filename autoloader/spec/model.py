@@ -391,9 +391,9 @@ class PipelineSpec(Block):
         for name, how in self.cameras.items():
             if not how.placeholder and not any(name in one.images for one in self.datasets):
                 raise wrong(
-                    f"no dataset fills camera {name!r}",
-                    "name its feature in some dataset's images, leave the camera out, or write "
-                    "placeholder: true for black frames",
+                    f"cameras.{name}: no dataset has images for this camera",
+                    f"add {name}: FEATURE to a dataset's images, remove {name} from cameras, or "
+                    f"write placeholder: true in cameras.{name} for black frames",
                 )
         if self.mixing.unit == "batch":
             moves = isinstance(self.weights, CurriculumSpec)
@@ -481,11 +481,11 @@ class PipelineSpec(Block):
         def shape(dataset: DatasetSpec) -> dict[str, int]:
             sample = self.sample_of(dataset.name)
             return {
-                "frame_offsets": sample.window,
-                "goal": sample.frames - sample.window,
-                "state_offsets": sample.state_rows,
-                "action_horizon": sample.action_rows,
-                "action_per: step": sample.action_steps,
+                "frames by frame_offsets": sample.window,
+                "frames by goal": sample.frames - sample.window,
+                "states by state_offsets": sample.state_rows,
+                "actions by action_horizon": sample.action_rows,
+                "steps by action_per: step": sample.action_steps,
             }
 
         first = shape(self.datasets[0])
@@ -493,9 +493,10 @@ class PipelineSpec(Block):
             for key, count in shape(dataset).items():
                 if count != first[key]:
                     raise wrong(
-                        f"datasets: {key} gives {count} rows for {dataset.name!r} and "
-                        f"{first[key]} for {self.datasets[0].name!r}; a batch has one shape",
-                        f"choose {key} so that every dataset has the same number of rows",
+                        f"datasets: {dataset.name!r} has {count} {key} in a sample, and "
+                        f"{self.datasets[0].name!r} has {first[key]}; all need the same number",
+                        f"set {key.partition(' by ')[2]} alike for every dataset: in sample, or in "
+                        "the sample of each",
                     )
 
     def dataset(self, name: str) -> DatasetSpec:

@@ -409,6 +409,7 @@ class KeepSpec(Block):
         if not self.looks_at_texts and self.moving is None:
             raise wrong(
                 "keep has no rule",
-                "give language: required, match, ranges, flags or moving, or leave keep out",
+                "give it at least one of the fields language (language: required), match, ranges, "
+                "flags and moving; or remove keep",
             )
         return self

@@ -302,7 +302,7 @@ def test_a_camera_that_a_style_always_has_comes_black_and_masked_where_no_datase
         for name, frames in batch["images"].items():
             assert batch["frame_mask"][name].any() == frames.any() == (name in filled)
     del plain["cameras"]["primary"]["placeholder"]
-    with pytest.raises(SpecError, match="no dataset fills camera 'primary'") as caught:
+    with pytest.raises(SpecError, match=r"cameras\.primary: no dataset has images") as caught:
         PipelineSpec.from_mapping(plain)
     assert "placeholder: true" in caught.value.remedy
 
@@ -544,7 +544,7 @@ def test_init_says_why_it_took_no_camera_and_no_language(tmp_path: Path, cli: Cl
     told = cli("init", tmp_path, code=4).err
     assert "blind: no camera: no feature is a picture of the steps" in told
     assert "blind: no language: no feature holds texts" in told
-    assert "no dataset below it has a camera that can be used" in told
+    assert "init found no images that it can use as a camera" in told
     write(tmp_path, "seeing", {**features, "observation/image": image()})
     plain, _ = spec_of_init([str(tmp_path)], cli)
     assert ["images" in one for one in plain["datasets"]] == [False, True]

@@ -258,7 +258,7 @@ def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(writte
     batch, _ = batches(written, sample=window)
     for call in (layouts.octo, layouts.openvla):
         wrong(call, without(batch, ["provenance"]), {}, "place in its episode")
-        wrong(call, batch, {}, "1 states and 2 frames")
+        wrong(call, batch, {}, "2 frames, but states: 1")
         with pytest.raises(UsageError, match="do not fit 2 frames and no goal"):
             call(batch, frame_offsets=[-4, -2, 0])
     with pytest.raises(UsageError, match="1 chunks of actions and 2 frames"):

@@ -385,7 +385,7 @@ def test_another_horizon_needs_other_statistics(root: Path, tmp_path: Path, cli:
     assert samples_of(plain)
     plain["sample"]["action_horizon"] = 8
     with pytest.raises(
-        AutoloaderError, match="each of the 8 steps of action, and those of dataset 'arm' have 16"
+        AutoloaderError, match="each of the 8 steps of action; those of dataset 'arm' are for 16"
     ):
         samples_of(plain)
 

@@ -175,7 +175,7 @@ def test_ranks_name_the_batch_and_share_what_comes(trio: list[Written], strategy
             loader.set_weights({"a": 4}, at_batch=2)
             rows.append(first + taken(loader, 3 - rank))
             states.append(state_of(loader))
-            with pytest.raises(UsageError, match="batch 2 is already handed out"):
+            with pytest.raises(UsageError, match="at_batch=2 lies before the next batch"):
                 loader.set_weights({"a": 4}, at_batch=2)
             rows[rank] += taken(loader, 1)
     dealt = [row for step in range(4) for own in rows for row in own[3 * step : 3 * step + 3]]
@@ -228,7 +228,7 @@ def idle(trio: list[Written]) -> Iterator[AutoLoader]:
         ({"weights": {"a": 1e308}}, r"weight of dataset 'a' is 1e\+308;"),
         ({"weights": [1, 2]}, "is not a mapping"),
         ({"weights": {"a": 0, "b": 0}}, "every dataset would have weight 0"),
-        ({"weights": {"a": 1}, "at_batch": -1}, "batch -1 is already handed out"),
+        ({"weights": {"a": 1}, "at_batch": -1}, "at_batch=-1 lies before the next batch"),
         ({"weights": {"a": 1}, "at_batch": 2.5}, "whole number, and is 2.5"),
     ],
 )

@@ -244,12 +244,12 @@ def test_cache_files_configs_and_names_of_groups_are_read(
 @pytest.mark.parametrize(
     ("document", "method", "words"),
     [
-        ({"norm_stats": {"actions": {**PI, "mean": [1.0]}}}, "mean_std", "differ in length"),
+        ({"norm_stats": {"actions": {**PI, "mean": [1.0]}}}, "mean_std", "different lengths"),
         ({"norm_stats": {"actions": PI}}, "q01_q99", "of dataset 'robot' have no quantiles"),
         ({"norm_stats": {"actions": PI}}, "min_max", "of dataset 'robot' have no min and max"),
         ({"robot": {"action": NUMBERS}}, "q01_q99", "method: q01_q99.*no quantiles"),
-        ({"robot": {"action": {**NUMBERS, "mask": [True]}}}, "mean_std", "differ in length"),
-        ({"robot": {"action": {**NUMBERS, "q01": [1.0]}}}, "mean_std", "differ in length"),
+        ({"robot": {"action": {**NUMBERS, "mask": [True]}}}, "mean_std", "different lengths"),
+        ({"robot": {"action": {**NUMBERS, "q01": [1.0]}}}, "mean_std", "different lengths"),
         ({"other": {"action": NUMBERS}}, "mean_std", "'robot' has no statistics of action"),
     ],
 )  # fmt: skip

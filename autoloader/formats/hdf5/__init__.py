@@ -96,9 +96,9 @@ class Hdf5Directory(episodes.StoredFormat):
         paths = sorted(map(os.path.normpath, names), key=natural)
         if not paths:
             raise SourceError(
-                f"dataset {dataset}: {path} has no file named {pattern}",
-                remedy=f"give the folder with the HDF5 files, or write files: PATTERN in "
-                f"{SCHEMA_FILE}",
+                f"dataset {dataset}: no file in {path} matches {pattern}",
+                remedy=f"give the folder with the HDF5 files, or write the pattern of their names "
+                f"in {Path(path) / SCHEMA_FILE}, such as files: 'data/*.hdf5'",
                 dataset=dataset,
             )
         about = "" if declared is None else declared.model_dump_json()

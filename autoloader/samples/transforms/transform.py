@@ -324,14 +324,15 @@ _DOMAINS = {
         -0.1,
         1.5,
         "an absolute gripper: 0 closed to 1 open",
-        "use rel2abs for a relative gripper (+1 closes, -1 opens, 0 holds), or bring it to 0…1 "
-        "first: {clip: [0, 1]}",
+        "if the column is no gripper, name another; for a relative gripper (+1 closes, -1 opens, "
+        "0 holds) use rel2abs instead; else write {clip: [0, 1]} before binarise",
     ),
     "rel2abs": (
         -1.5,
         1.5,
         "a relative gripper: +1 closes, -1 opens, 0 holds",
-        "use binarise for an absolute gripper, or {scale: factor} before it",
+        "if the column is no gripper, name another; for an absolute gripper use binarise instead; "
+        "for another scale write {scale: FACTOR} before rel2abs",
     ),
 }
 
@@ -732,10 +733,11 @@ def _try_function(
             reason = f"{place}: {error}"
             continue
         except FunctionFailedError as error:
-            raise SpecError(
-                f"{field_}: tried on {place}: {error}",
-                remedy="fix the function; it is given " + ", ".join(sorted(sources)),
-            ) from error
+            given = ", ".join(sorted(sources))
+            tried, remedy = f"tried on {place}: ", f"fix the function; it is given {given}"
+            if "cannot be imported" in str(error):
+                tried, remedy = "", "name a function that its module has, and whose module imports"
+            raise SpecError(f"{field_}: {tried}{error}", remedy=remedy) from error
         if found is not None:
             return adapter(TrialRun).dump_python(found, mode="json")
         reason = f"{spec.call} drops every one of the first {count} episodes"
