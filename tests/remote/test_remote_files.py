@@ -68,7 +68,7 @@ def test_a_file_that_is_not_there_is_told_when_it_is_opened(asked: list[Any]):
         (PermissionError(13, "no"), "NO_GCE_CHECK=false"),
         (UnreachableError(5, "no"), "https_proxy"),
         (NoFileSystemError(5, "no"), "tensorflow-io"),
-        (OSError(5, "odd"), "whole and readable"),
+        (OSError(5, "odd"), "gives the whole file"),
     ],
 )
 def test_every_fault_of_a_remote_file_has_a_remedy(error: OSError, remedy: str):
