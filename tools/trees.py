@@ -4,7 +4,8 @@
 
 OTHER is the other checkout, with a ``.venv`` of its own. Each turn is a fresh process of one
 checkout, A B B A …; the first pair is thrown away, as its caches fill. Each checkout has a cache
-folder of its own: indexes of two versions would replace each other at every start. A ratio is this
+folder of its own, as indexes of two versions would replace each other at every start, and its
+bytecode is made before: compiling would be most of a start. A ratio is this
 checkout to OTHER, its interval that of ``bench.paired``. Only public names are used; memory is the
 proportional set size of all processes.
 
@@ -98,6 +99,9 @@ def main() -> int:
     asked = [str(chosen.spec.absolute()), knobs, chosen.warmup, chosen.batches]
     trees = [HERE, chosen.other.absolute()]
     ratios: dict[str, list[float]] = {name: [] for name in MEASURES}
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    for tree in trees:
+        subprocess.run([tree / ".venv/bin/python", "-m", "compileall", "-q", tree / "autoloader"])
     with tempfile.TemporaryDirectory() as caches:
         for number in range(chosen.pairs + 1):
             order = trees if number % 2 else trees[::-1]
