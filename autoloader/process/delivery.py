@@ -198,6 +198,8 @@ class Delivery:
         self._makes_ahead = not replays
         self._in_hand: collections.deque[InHand] = collections.deque()
         self._arrived: BatchMessage | None = None
+        self._lent: tuple[dict[str, Any], bool] | None = None
+        """Arrays over the slot of the batch that has arrived: while they live, nobody fills it."""
         self._made = 0
         self.asked_s = 0.0
         self.got_s = math.inf
@@ -256,7 +258,7 @@ class Delivery:
 
     def position(self) -> PipelineStart:
         """Where a pipeline begins: behind what is in hand."""
-        self._arrived = None
+        self._arrived = self._lent = None
         self.count()
         return self._behind().start()
 
@@ -285,7 +287,7 @@ class Delivery:
         Args:
             shown: whether to drop also batches that the training loop was shown.
         """
-        self._arrived = None
+        self._arrived = self._lent = None
         self.count()
         before, self._in_hand = self._in_hand, collections.deque()
         for one in before:
@@ -373,7 +375,9 @@ class Delivery:
     def _make(self, filled: BatchMessage, ring_slots: int) -> InHand:
         """Make tensors over a filled slot, and put them in hand."""
         pinned = self._transfer is not None and self._transfer.active
-        views, copied = self.lender.lend(filled.slot, ring_slots, pinned=pinned)
+        if self._lent is None:  # else making failed before, and is tried again
+            self._lent = self.lender.lend(filled.slot, ring_slots, pinned=pinned)
+        views, copied = self._lent
         spec = self._mixture.spec
         texts, features = texts_of(self._mixture.layout, views, filled)
         batch = assemble(
@@ -397,7 +401,7 @@ class Delivery:
             copied=copied,
             pinned=pinned,
         )
-        self._arrived = None
+        self._arrived = self._lent = None
         self._put(one)
         return one
 

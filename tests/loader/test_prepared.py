@@ -1,5 +1,6 @@
 """The next batch is made while the trainer does its step; what comes in between changes no row."""
 
+import gc
 import math
 import os
 import signal
@@ -146,8 +147,11 @@ def test_what_cannot_be_made_is_raised_by_the_next_call_and_nothing_is_lost(
 
         with monkeypatch.context() as patched:
             patched.setattr(delivery, "assemble", broken)
-            loader._delivery.drop()
-            loader._call(lambda: loader._follow(loader._order))
-            with pytest.raises(PipelineError, match="broken"):
-                next(iterator)
+            loader._call(lambda: (loader._delivery.drop(), loader._follow(loader._order)))
+            for _ in range(2):
+                with pytest.raises(PipelineError, match="broken"):
+                    next(iterator)
+                gc.collect()
+                loader._call(loader._take_back)
+                assert loader._delivery.lender.lent  # the child fills the slot of the batch no more
         assert next(iterator)["provenance"].tolist() == wanted[2]
