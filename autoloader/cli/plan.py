@@ -44,8 +44,8 @@ from autoloader.host.headroom import Headroom, HeadroomProbe
 from autoloader.host.storage import by_file_system, is_far, probe_reads, propose_locality
 from autoloader.host.units import GIB, format_bytes
 from autoloader.index.counting import quick_tables
+from autoloader.index.encoded import priced_sizes
 from autoloader.pipeline.batch_call import try_call
-from autoloader.pipeline.read.planned import priced_sizes
 from autoloader.process.planning import LoaderPlan, plan_loader
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.transforms.keep import valid_per_episode
@@ -345,7 +345,7 @@ class _Report:
         return {"datasets": streams, "mixture": " → ".join(stages)}
 
     def _memory(self, headroom: Headroom) -> dict[str, Any]:
-        sizes = priced_sizes(self._mixture, self._shares)
+        sizes = priced_sizes(self._mixture, self._shares, self._plan.counts)
         price = price_start(self._plan.knobs, sizes, ranks=self._plan.world_size // self._nodes)
         floor = self._plan.ram_floor_bytes
         return {

@@ -135,6 +135,7 @@ class ControlRequest:
         metrics_file: path of the file that metrics are written to; "": none.
         disk_floor_bytes: bytes that must stay free on the disk of the cache of shards; ``None``: as
             the environment says.
+        run_bytes: see ``MixtureSizes``.
     """
 
     limits: ControllerLimits
@@ -153,6 +154,7 @@ class ControlRequest:
     metrics_port: int = 0
     metrics_file: str = ""
     disk_floor_bytes: int | None = None
+    run_bytes: int = 0
 
     def plain(self) -> dict[str, Any]:
         """Plain values."""

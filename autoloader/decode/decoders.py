@@ -22,9 +22,8 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 
 from autoloader.cache.disk import KEY_BYTES, FramesOnDisk
 from autoloader.decode.frames import FrameDecoder
@@ -50,6 +49,8 @@ _MAGIC_BYTES = 3
 @cache
 def _versions() -> tuple[str, ...]:
     """Versions of the decoder and of its libraries."""
+    from importlib.metadata import version  # takes milliseconds; for frames on a disk alone
+
     return (f"decoder {DECODER_VERSION}", *(f"{name} {version(name)}" for name in _LIBRARIES))
 
 
@@ -64,14 +65,12 @@ class DecodeRequest:
         reversed: true if first and last channels change places.
         stored: feature of stored depth frames; ``None``: frames have colours.
         white: true if pictures are white where they are transparent (image–text data).
-        versions: versions of the decoder, and of the libraries that it calls.
     """
 
     camera: CameraSpec
     reversed: bool = False
     stored: Feature | None = None
     white: bool = False
-    versions: tuple[str, ...] = field(default_factory=_versions)
 
     @classmethod
     def of(cls, dataset: ResolvedDataset, camera: str, spec: CameraSpec) -> DecodeRequest:
@@ -82,8 +81,9 @@ class DecodeRequest:
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of every field."""
-        return hashlib.sha256(repr(self).encode(errors="surrogateescape")).digest()
+        """SHA-256 of every field, and of the versions of the decoder and its libraries."""
+        told = f"{self!r}{_versions()}"
+        return hashlib.sha256(told.encode(errors="surrogateescape")).digest()
 
 
 class StoredDecoder:

@@ -14,14 +14,17 @@ import hashlib
 import os
 import pkgutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats import files
 from autoloader.formats.dataset import DatasetFormat, has_file
 from autoloader.formats.places import RECORDS, VERSION, hub_revision, version_order
 from autoloader.telemetry.progress import doing
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "autoloader.formats"
 """Group of the entry points by which packages bring formats."""
@@ -36,13 +39,15 @@ DEEPEST = 5
 """Folders below the one that is named, or below a snapshot of the Hub, that are looked into."""
 
 
-def _installed() -> dict[str, metadata.EntryPoint]:
+def _installed() -> dict[str, EntryPoint]:
     """Kind → entry point of the formats that other packages bring."""
+    from importlib import metadata  # with the parser of e-mail, which most runs do not need
+
     found = metadata.entry_points(group=GROUP)
     return {one.name: one for one in found if one.name not in BUILT_IN}
 
 
-def _loaded(entry: metadata.EntryPoint) -> type[DatasetFormat]:
+def _loaded(entry: EntryPoint) -> type[DatasetFormat]:
     """The class of a format that another package declares; ``SpecError`` where it is none."""
     try:
         found = entry.load()

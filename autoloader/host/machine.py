@@ -28,7 +28,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 _READ_BYTES = 16384
@@ -250,6 +249,8 @@ def cpu_model() -> str:
 
 def versions(packages: Iterable[str] = VERSIONS) -> dict[str, str]:
     """Versions of packages, as far as they are installed."""
+    from importlib import metadata  # with the parser of e-mail, which most runs do not need
+
     found = {}
     for name in packages:
         with suppress(metadata.PackageNotFoundError):

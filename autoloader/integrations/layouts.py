@@ -496,9 +496,9 @@ def _asked(size: int, goal: bool, frame_offsets: Sequence[int] | None, layout: s
     asked = list(range(1 - size, 1)) if frame_offsets is None else list(frame_offsets)
     if len(asked) != size:
         raise UsageError(
-            f"frame_offsets {asked} do not fit {size} frames and {'a' if goal else 'no'} goal",
-            remedy="pass the frame_offsets of the spec's sample, and goal=True if it has goal: "
-            "uniform",
+            f"frame_offsets={asked} has {len(asked)} offsets, but a sample has {size} frames"
+            f"{' beside its goal' if goal else ' (goal=False)'}",
+            remedy="pass sample.frame_offsets of the spec, and goal=True if it has sample.goal",
         )
     return asked
 

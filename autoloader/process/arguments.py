@@ -23,6 +23,7 @@ from autoloader.errors import KnobError, UsageError, nearest, shown
 from autoloader.formats.hub import names_data
 from autoloader.host.extras import require
 from autoloader.host.units import parse_floor
+from autoloader.index.encoded import priced_sizes
 from autoloader.process.planning import LoaderPlan, minimum_knobs
 from autoloader.process.ranks import Neighbours
 from autoloader.spec import PipelineSpec, SpecSource
@@ -235,6 +236,9 @@ def control_request(
     wanted = os.environ.get(limits.DECISIONS_VARIABLE, "")
     if not wanted and record and not in_ring:
         wanted = f"{record}/decisions.jsonl"
+    sizes = plan.mixture.sizes  # a stream reads no runs
+    if plan.knobs.reader == "indexed":
+        sizes = priced_sizes(plan.mixture, plan.order.shares, plan.counts)
     return limits.ControlRequest(
         limits=limits.ControllerLimits(
             ram_floor_bytes=plan.ram_floor_bytes,
@@ -258,6 +262,7 @@ def control_request(
         facts=_facts(plan, replays),
         metrics_port=port,
         metrics_file=file,
+        run_bytes=sizes.run_bytes,
         disk_floor_bytes=plan.disk_floor_bytes,
     )
 

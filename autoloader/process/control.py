@@ -629,11 +629,7 @@ class Control:
         request, knobs = setup.control, setup.knobs
         ring_bytes = setup.memory.allocated_bytes()  # pages that the ring holds already
 
-        sizes = setup.mixture.sizes
-        if knobs.reader == "indexed":
-            from autoloader.pipeline.read.planned import priced_sizes  # a stream goes without
-
-            sizes = priced_sizes(setup.mixture, setup.order.shares)
+        sizes = replace(setup.mixture.sizes, run_bytes=request.run_bytes)
 
         def price(wanted: Knobs) -> int:
             joining = wanted.reader != "stream" or self._has_tensorflow

@@ -205,6 +205,8 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("autoloader").addHandler(_LogsToTrainers(worker))
     # What every pipeline needs of this (OpenCV most of all) is there when the trainer has planned.
+    import autoloader.pipeline.pipeline
+    import autoloader.pipeline.read.planned  # noqa: F401
 
     worker.run()
 

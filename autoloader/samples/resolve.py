@@ -265,7 +265,7 @@ class ResolvedMixture:
         return {dataset.name: len(dataset.slices) for dataset in self.datasets}
 
     @property
-    def _encodings(self) -> set[str | None]:
+    def encodings(self) -> set[str | None]:
         """Encodings of the features that cameras show."""
         cameras = (one for of in self.datasets for some in of.cameras.values() for one in some)
         return {one.encoding for one in cameras}
@@ -273,7 +273,7 @@ class ResolvedMixture:
     @property
     def in_slabs(self) -> bool:
         """True if frames of a dataset lie in slabs: each is read and unpacked with others."""
-        return SLAB in self._encodings
+        return SLAB in self.encodings
 
     @property
     def sizes(self) -> MixtureSizes:
@@ -285,7 +285,7 @@ class ResolvedMixture:
 
             request_bytes = IN_FLIGHT_BYTES
         request_bytes += MOST_SLAB_BYTES * self.in_slabs
-        request_bytes += MOST_KEPT_BYTES * (VIDEO in self._encodings)
+        request_bytes += MOST_KEPT_BYTES * (VIDEO in self.encodings)
         pictures = [
             prod(size or 0 for size in feature.shape)
             for dataset in self.datasets
@@ -648,8 +648,8 @@ def resolve(
 
 
 REMEDY_OF_CHANGES = (
-    "start the program again, with or without the change; to go on behind the last batch, save "
-    "state_dict() of this loader first and load it then"
+    "start the program again, with or without the change; to continue this run, load a "
+    "state_dict() that was saved before, or that this loader still gives"
 )
 
 

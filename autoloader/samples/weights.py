@@ -31,7 +31,6 @@ from numpy.typing import NDArray
 from autoloader.errors import SourceError, SpecError, nearest
 from autoloader.formats import DatasetFormat, ShardSlice
 from autoloader.formats.files import opened_regular
-from autoloader.formats.lerobot.parquet import values_of
 from autoloader.host.extras import needs
 from autoloader.samples.draws import Ints
 from autoloader.spec.sample import SampleWeightSpec
@@ -145,6 +144,8 @@ def _columns(path: str, size: int, mtime_ns: int) -> Mapping[str, NDArray[Any]]:
     else:
         with needs("a file of weights", extra="lerobot"):
             from pyarrow import parquet, types
+
+            from autoloader.formats.lerobot.parquet import values_of  # as costly to import
         with opened_regular(path) as source, parquet.ParquetFile(source) as file:
             names = [
                 one.name

@@ -16,11 +16,10 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     TypeAdapter,
-    ValidationInfo,
-    field_validator,
+    ValidationError,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from autoloader.errors import nearest, shown
 
@@ -68,29 +67,30 @@ class Block(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _know_every_key(cls, raw: Any) -> Any:
-        if isinstance(raw, Mapping):
-            known = [field.alias or name for name, field in cls.model_fields.items()]
-            for key in raw:
-                if key not in known:
-                    from autoloader.spec.knobs import OTHER_WORDS, Knobs  # for this error alone
+    def _check_keys(cls, raw: Any) -> Any:
+        """Refuse unknown keys, and true and false for numbers: pydantic takes them for 1 and 0."""
+        if not isinstance(raw, Mapping):
+            return raw
+        fields = {field.alias or name: field for name, field in cls.model_fields.items()}
+        for key, value in raw.items():
+            if key not in fields:
+                from autoloader.spec.knobs import OTHER_WORDS, Knobs  # for this error alone
 
-                    words = OTHER_WORDS | dict.fromkeys(Knobs.model_fields, _KNOB)
-                    remedy = words.get(str(key)) or nearest(str(key), known)
-                    raise wrong(f"unknown key {shown(key)}", remedy)
+                words = OTHER_WORDS | dict.fromkeys(Knobs.model_fields, _KNOB)
+                remedy = words.get(str(key)) or nearest(str(key), fields)
+                raise wrong(f"unknown key {shown(key)}", remedy)
+            if isinstance(value, bool) and (allowed := _numbers(fields[key].annotation)):
+                fault = wrong(f"{shown(value)} is not allowed", f"it should be {allowed}")
+                found = InitErrorDetails(type=fault, loc=(key,), input=value)
+                raise ValidationError.from_exception_data(cls.__name__, [found])
         return raw
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _truth_is_no_number(cls, raw: Any, info: ValidationInfo) -> Any:
-        """Refuse true and false where a number is meant: pydantic takes them for 1 and 0."""
-        if isinstance(raw, bool) and info.field_name:
-            kind = cls.model_fields[info.field_name].annotation
-            kinds = [get_args(one)[0] if get_origin(one) is Annotated else one
-                     for one in (kind, *get_args(kind))]  # fmt: skip
-            if bool not in kinds and (int in kinds or float in kinds):
-                words = [repr(word) for one in kinds if get_origin(one) is Literal
-                         for word in get_args(one)]  # fmt: skip
-                allowed = ", or ".join(["a number", *words])
-                raise wrong(f"{shown(raw)} is not allowed", f"it should be {allowed}")
-        return raw
+
+def _numbers(kind: Any) -> str:
+    """Words for a field's values, if they are numbers and neither true nor false; else ""."""
+    kinds = [get_args(one)[0] if get_origin(one) is Annotated else one
+             for one in (kind, *get_args(kind))]  # fmt: skip
+    if bool in kinds or (int not in kinds and float not in kinds):
+        return ""
+    words = [repr(word) for one in kinds if get_origin(one) is Literal for word in get_args(one)]
+    return ", or ".join(["a number", *words])

@@ -448,7 +448,10 @@ def _syntax(error: Exception, mark: Any, whole: str) -> DocumentError:
     if "integer string conversion" in said:
         return DocumentError("it holds a number that is too long to read", "shorten or quote it")
     if mark is None or mark.line >= len(whole.splitlines()):
-        return DocumentError(f"it is not YAML: {said}", "fix the file's syntax")
+        remedy = "fix the file's syntax"
+        if not isinstance(error, YAMLError):  # Python's own: a date or number that cannot be
+            remedy = "put the date or number in quotes if it is text, or correct it"
+        return DocumentError(f"it is not YAML: {said}", remedy)
     told = [what for part, what in _SYNTAX.items() if part in said] or [f"is not YAML: {said}"]
     line = shown(whole.splitlines()[mark.line].strip())
     return DocumentError(

@@ -259,7 +259,8 @@ def _default_storage(out: Path | None) -> str:
         return sqlite_url(folder.absolute() / STUDIES_FILE)
     except OSError as error:
         raise UsageError(
-            f"the study cannot be saved in the folder {folder}: {error.strerror or error}",
+            f"--output {str(folder)!r}: the study cannot be saved there: "
+            + ("it is no folder" if folder.is_file() else str(error.strerror or error)),
             remedy="give another folder with --output, or a storage URL with --storage",
         ) from error
 

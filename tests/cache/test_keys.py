@@ -12,6 +12,7 @@ from test_frame_table import FRAME_BYTES, frames
 
 from autoloader.cache.slab import FILE_BITS
 from autoloader.cache.table import FrameTable
+from autoloader.decode import decoders
 from autoloader.decode.decoders import DecodeRequest
 from autoloader.formats import Feature
 from autoloader.spec import CameraSpec
@@ -23,7 +24,6 @@ OTHERS: dict[str, Any] = {
     "reversed": True,
     "stored": Feature("depth", "steps/depth", "image", "uint16", (4, 4, 1), "png", True),
     "white": True,
-    "versions": ("decoder 0",),
 }
 """Another value of each field of a request: one that is missing here is in no key for sure."""
 OTHER_CAMERAS: dict[str, Any] = {
@@ -118,3 +118,9 @@ def test_a_frame_has_the_key_of_no_other_however_many_files_there_are():
             lease.written["primary"][slot] = True
         lease.filled(1)
     table.close()
+
+
+def test_versions_of_the_decoder_are_part_of_the_digest(monkeypatch: pytest.MonkeyPatch):
+    before = told().digest
+    monkeypatch.setattr(decoders, "_versions", lambda: ("decoder 0",))
+    assert told().digest != before

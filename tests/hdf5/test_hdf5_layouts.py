@@ -22,9 +22,10 @@ from autoloader.formats import frames, open_source
 from autoloader.formats.arrays import lzf
 from autoloader.formats.frames import MOST_SLAB_BYTES, ArrayPicture, SlabRead
 from autoloader.host.units import MIB
-from autoloader.pipeline.read.planned import priced_sizes
+from autoloader.index.encoded import priced_sizes
 from autoloader.samples.block import RUN_BYTES
 from autoloader.samples.resolve import resolve
+from autoloader.samples.transforms.keep import DatasetCount
 from autoloader.spec import CameraSpec
 
 STEPS = (13, 9)
@@ -140,7 +141,8 @@ def test_a_start_is_priced_by_what_a_batch_reads(
         "sample": {"frame_offsets": [*range(1 - frames, 1)]}, "mixing": {"epoch": "forever"},
     })  # fmt: skip
     mixture = resolve(spec)
-    assert priced_sizes(mixture, [1.0]).run_bytes == 0  # before there is an index
+    counts = {"noise": DatasetCount(12, 240, 240, 240, 0, (), estimated=False)}
+    assert priced_sizes(mixture, [1.0], counts).run_bytes == 0  # before there is an index
     tracemalloc.start()
     try:
         with opened(spec, knobs={"cache_bytes": 0}) as loader:
@@ -149,7 +151,7 @@ def test_a_start_is_priced_by_what_a_batch_reads(
         most = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    price = price_start(knobs, priced_sizes(mixture, [1.0]))
+    price = price_start(knobs, priced_sizes(mixture, [1.0], counts))
     assert read > RUN_BYTES if batch > 4 else read < 1.2 * RUN_BYTES
     assert (knobs.read_ahead + 1) * read <= price.queued_bytes
     assert most <= price.queued_bytes + price.request_bytes + 16 * MIB

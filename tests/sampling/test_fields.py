@@ -67,5 +67,5 @@ def test_what_is_stored_in_a_way_not_supported_yet_is_refused_so(raw: str):
 
 def test_language_is_not_drawn_from_text_here_and_code_points_there():
     check_same_kind([FEATURES["words"]], field="f")
-    with pytest.raises(SpecError, match="mixes"):
+    with pytest.raises(SpecError, match="different kinds"):
         check_same_kind([FEATURES["words"], FEATURES["codes"]], field="f")

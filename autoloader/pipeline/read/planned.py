@@ -42,7 +42,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence, Set
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -56,13 +56,12 @@ from autoloader.cache.table import FrameCosts, FrameTable
 from autoloader.decode.batch_builder import MakeSource, SampleSource, Spans
 from autoloader.decode.message import TellBad
 from autoloader.decode.ring import RingMemory
-from autoloader.formats.features import SLAB
 from autoloader.formats.files import descriptors
 from autoloader.formats.frames import Encoded
 from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended
-from autoloader.index.dataset import DatasetIndex, GatheredEpisodes
-from autoloader.index.opening import find_indexes
+from autoloader.index.dataset import DatasetIndex
+from autoloader.index.encoded import mean_encoded_bytes
 from autoloader.index.planned import PlannedReads
 from autoloader.index.shard import ShardIndex
 from autoloader.pipeline.builders import Helpers, RemoteBuilder, identity_of
@@ -72,8 +71,7 @@ from autoloader.pipeline.read import frame_reads
 from autoloader.pipeline.read.blocks import Blocks, BlockUser
 from autoloader.pipeline.read.open_mixture import CompiledMixture, OpenMixture
 from autoloader.samples.block import RUN_BYTES, FrameLease, Place, SampleBlock
-from autoloader.samples.resolve import MixtureSizes, ResolvedDataset, ResolvedMixture
-from autoloader.samples.windows import frame_rows
+from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import NodePart
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.sampling.plan import PlannedSamples
@@ -426,10 +424,6 @@ _PINNED_PART = 20
 _LEAST_HELD = 0.25
 _NEARLY_ALL = 0.75
 """From this share of the frames on what is not held, and wants room, becomes less and less."""
-_LOOKED_AT = 4  # episodes of each dataset
-_WINDOWS = 16  # of each of these episodes, where frames lie in slabs
-_GOLDEN = (5**0.5 - 1) / 2
-"""Multiples of it, modulo 1, are spread evenly, and in step with no chunks."""
 
 
 def run_samples(
@@ -459,65 +453,6 @@ def run_samples(
     many = int(min(many, held_samples / _PINNED_PART / max(_LEAST_HELD, displaced)))
     many = max(LEAST_RUN_SAMPLES, many // ranks_here)
     return max(1, min(many, int(RUN_BYTES / ranks_here / max(1.0, encoded_bytes * decoded))))
-
-
-def mean_encoded_bytes(
-    mixture: ResolvedMixture, indexes: Sequence[DatasetIndex], shares: Sequence[float]
-) -> float:
-    """Mean bytes of all encoded frames of a sample of the mixture.
-
-    Estimated from the first frames of a few episodes of each dataset; of a video these are
-    keyframes. Of frames in slabs, windows all over the episode are looked at.
-
-    Args:
-        mixture: the resolved mixture.
-        indexes: index of each dataset.
-        shares: share of each dataset, 0 to 1; they weight the datasets' means.
-    """
-    found = 0.0
-    for dataset, index, share in zip(mixture.datasets, indexes, shares, strict=True):
-        with_steps = np.flatnonzero(index.steps)  # a transform may leave an episode without any
-        if not len(with_steps):
-            continue
-        some = with_steps[np.linspace(0, len(with_steps) - 1, _LOOKED_AT).astype(np.int64)]
-        episodes, first = index.episodes_at(some), np.zeros((len(some), 1), np.int64)
-        for features in dataset.cameras.values():
-            lengths = [
-                _slab_bytes(dataset, episodes, feature.path)
-                if feature.encoding == SLAB
-                else episodes.frames(feature.path, first, {}).length.mean() * mixture.layout.frames
-                for feature in features
-            ]
-            found += share * float(np.mean(lengths))
-    return found
-
-
-def _slab_bytes(dataset: ResolvedDataset, episodes: GatheredEpisodes, feature_path: str) -> float:
-    """Mean bytes of the slabs that a sample's frames lie in; each slab is read once."""
-    count = len(episodes.steps)
-    steps = np.repeat(-(-episodes.steps // dataset.stride), _WINDOWS)
-    t = (steps * np.tile(np.arange(_WINDOWS) * _GOLDEN % 1, count)).astype(np.int64)
-    keys = np.arange(len(t), dtype=np.uint64)  # any goals will do
-    window = frame_rows(t, steps[:, None], dataset.sample, keys).index
-    places = episodes.frames(feature_path, window.reshape(count, -1) * dataset.stride, {})
-    offset = places.offset.reshape(window.shape)
-    order = np.argsort(offset, axis=1)  # an episode lies in one file
-    first = np.diff(np.take_along_axis(offset, order, axis=1), prepend=-1) > 0
-    length = np.take_along_axis(places.length.reshape(window.shape), order, axis=1)
-    return float(length.sum(axis=1, where=first).mean())
-
-
-def priced_sizes(mixture: ResolvedMixture, shares: Sequence[float]) -> MixtureSizes:
-    """Sizes of a mixture, with the bytes that a batch reads where it may be large."""
-    sizes = mixture.sizes
-    may_be_large = mixture.in_slabs or sizes.batch_bytes > RUN_BYTES
-    indexes = find_indexes(mixture.datasets) if may_be_large else ()
-    known = [index for index in indexes if index is not None]
-    if not known or len(known) < len(indexes):
-        return sizes
-    read = mixture.spec.batch.size * mean_encoded_bytes(mixture, known, shares)
-    whole = sum(one.record_bytes * one.records for one in mixture.datasets)
-    return replace(sizes, run_bytes=min(int(read), whole))
 
 
 @dataclass(eq=False)

@@ -275,9 +275,9 @@ def check_same_kind(features: Sequence[Feature], *, field: str) -> None:
     }
     if len(kinds) > 1:
         raise SpecError(
-            f"{field}: any_of mixes texts, code points, integers or tensors of strings: "
+            f"{field}: any_of lists features of different kinds: "
             + ", ".join(f"{feature.path} ({described(feature)})" for feature in features),
-            remedy="list only features of one kind in any_of",
+            remedy="list texts only, or code points, or integers, or tensors of strings",
         )
 
 
