@@ -806,8 +806,8 @@ def tune(
     """Find the fastest threads and buffers that keep the RAM floor free here; save a host profile.
 
     Options:
-    spec: YAML file that describes your datasets; default: the demo
-        mixture, which is written first where it is not there (about 810 MB).
+    spec: YAML file that describes your datasets; default: the demo mixture, which is written first
+        where it is not there (about 810 MB).
     settings: Knobs from which the search starts and may move, or fields of the spec, which stay:
         ring_slots=8 batch.size=32 datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the
         knobs.

@@ -236,9 +236,9 @@ def control_request(
     wanted = os.environ.get(limits.DECISIONS_VARIABLE, "")
     if not wanted and record and not in_ring:
         wanted = f"{record}/decisions.jsonl"
-    sizes = plan.mixture.sizes  # a stream reads no runs
+    run_bytes = 0  # a stream reads no runs
     if plan.knobs.reader == "indexed":
-        sizes = priced_sizes(plan.mixture, plan.order.shares, plan.counts)
+        run_bytes = priced_sizes(plan.mixture, plan.order.shares, plan.counts).run_bytes
     return limits.ControlRequest(
         limits=limits.ControllerLimits(
             ram_floor_bytes=plan.ram_floor_bytes,
@@ -262,7 +262,7 @@ def control_request(
         facts=_facts(plan, replays),
         metrics_port=port,
         metrics_file=file,
-        run_bytes=sizes.run_bytes,
+        run_bytes=run_bytes,
         disk_floor_bytes=plan.disk_floor_bytes,
     )
 

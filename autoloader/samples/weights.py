@@ -145,7 +145,7 @@ def _columns(path: str, size: int, mtime_ns: int) -> Mapping[str, NDArray[Any]]:
         with needs("a file of weights", extra="lerobot"):
             from pyarrow import parquet, types
 
-            from autoloader.formats.lerobot.parquet import values_of  # as costly to import
+            from autoloader.formats.lerobot.parquet import values_of  # brings the reader of LeRobot
         with opened_regular(path) as source, parquet.ParquetFile(source) as file:
             names = [
                 one.name
