@@ -16,6 +16,7 @@ from streams import Playing, dataset_of, mixture_of, spec_of
 from autoloader import AutoLoader
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Ranks
+from autoloader.sampling.plan import NextUse
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import CacheStatistics
 from autoloader.tune.measurement import measure
@@ -109,6 +110,24 @@ def test_held_frames_show_what_decoded_frames_show(written: list[Written], play:
         hits.append(counts(cached).hits)
         cached.close()
     assert hits[1] > hits[0] > 0
+
+
+def test_next_uses_are_planned_only_where_frames_may_be_evicted(
+    written: list[Written], play: Play, monkeypatch: pytest.MonkeyPatch
+):
+    mixed = mixture(written)
+    batches = play(mixed).batches(80)
+    planned, after = [], NextUse.after
+    monkeypatch.setattr(NextUse, "after", lambda *given: planned.append(1) or after(*given))
+    cached = play(mixed, cache_bytes=1000 * FRAME)
+    for number, batch in enumerate(batches):
+        if number == 40:
+            assert not planned
+            assert counts(cached).hits > counts(cached).misses > 0
+            hold(cached, 40 * FRAME)
+        assert_same(batch, cached.batch())
+    assert planned
+    assert 0 < counts(cached).held_bytes <= 40 * FRAME
 
 
 @settings(max_examples=5)

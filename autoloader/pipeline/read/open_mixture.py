@@ -23,6 +23,8 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+
 from autoloader.cache.table import FrameTable
 from autoloader.decode.decoders import DecodeRequest, requests_of
 from autoloader.host.threads import free_in_forks
@@ -49,6 +51,7 @@ class OpenMixture:
         plan: plan of the samples over these indexes.
         next_use: the plan read backwards: the position at which a frame is needed again.
         frames: frame cache of all pipelines, with a budget of 0 at first.
+        frames_bytes: bytes of all decoded frames; a cache of so many evicts none.
         blocks: blocks that runs are read from; ``None``: the order has no locality.
         first: path → status of each local shard file before its index was opened.
     """
@@ -60,6 +63,7 @@ class OpenMixture:
         self.plan: SamplePlan
         self.next_use: NextUse
         self.frames: FrameTable
+        self.frames_bytes = 0
         self.blocks: Blocks | None = None
         self.first: dict[str, os.stat_result] = {}
 
@@ -81,6 +85,8 @@ class OpenMixture:
                     len(mixture.datasets),
                     made=_made(mixture, self.indexes),
                 )
+                steps = sum(int(index.steps.sum(dtype=np.int64)) for index in self.indexes)
+                self.frames_bytes = steps * sum(mixture.layout.frame_bytes.values())
                 if order.locality is not None:
                     self.blocks = Blocks(mixture, order, self.plan, self.planner(mixture))
                     self.blocks.now = NowRead(self.first)

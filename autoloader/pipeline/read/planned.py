@@ -569,7 +569,11 @@ class IndexedReader(MixtureReader):
             return
         position = np.concatenate([np.arange(start, stop) for start, stop in spans])
         dataset_of = planned.dataset.astype(np.int64)
-        shown = self.opened.next_use.after(planned, reads.steps, reads.shown, position, self.node)
+        if self._cache.budget_bytes < self.opened.frames_bytes:
+            after = self.opened.next_use.after
+            shown = after(planned, reads.steps, reads.shown, position, self.node)
+        else:  # nothing is evicted: when a frame is shown again decides nothing
+            shown = np.broadcast_to(position[:, None] + 1, reads.shown.shape)
         at = block.frame_row.ravel()
         frames = 1 + int(at.max())
         seen = ~block.frame_zeroed.ravel()
