@@ -411,7 +411,7 @@ def resolve_split(
             ) from error
         if name not in splits:
             raise SpecError(
-                f"{field}: unknown split {name!r}; the dataset has: {', '.join(splits) or 'none'}",
+                f"{field}: the dataset has no split {name!r}",
                 remedy=nearest(name, [*splits, "all"]),
             )
         if abs(start) > total or abs(stop) > total:

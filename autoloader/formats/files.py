@@ -155,7 +155,7 @@ def join(directory: str, *names: str) -> str:
 _STAND_INS = (
     (b"version https://git-lfs.", "a Git LFS pointer, and not the file", "run git lfs pull"),
     (b"/annex/objects/", "a git-annex pointer, and not the file", "run git annex get"),
-    (b"\x1f\x8b", "gzip-compressed", "unpack it (gunzip), and keep its name"),
+    (b"\x1f\x8b", "gzip-compressed", "unpack it: gunzip < FILE > NEW && mv NEW FILE"),
     (b"<!doctype html", "a web page, and not the file", "fetch it again, with a login if need be"),
     (b"<html", "a web page, and not the file", "fetch it again, with a login if need be"),
 )

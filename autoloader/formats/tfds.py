@@ -174,7 +174,8 @@ class TfdsDirectory(DatasetFormat):
             raise SourceError(
                 f"dataset {dataset}: {info_file} says version {version[:40]}, and its directory "
                 f"is named {files.name_of(path)}",
-                remedy="rename the directory, or copy the file of that version there",
+                remedy=f"rename the directory to {version[:40]}, or copy the {INFO_FILE} of "
+                f"version {files.name_of(path)} into it",
                 dataset=dataset,
             )
         entries = info.get("splits")
@@ -266,8 +267,9 @@ class TfdsDirectory(DatasetFormat):
                 why = f"is a {kind_of(os.stat(missing[0]).st_mode)}"  # noqa: PTH116
             raise SourceError(
                 f"dataset {dataset}: shard file {missing[0]} {why}{more}",
-                remedy=f"finish the copy of {self.path}, or choose a split of the shards that are "
-                "there, such as train[:1shard]",
+                remedy=f"finish the copy of {self.path}"
+                + ", or choose a split of the shards that are there, such as train[:1shard]"
+                * (len(missing) < len(slices)),
                 dataset=dataset,
             )
 

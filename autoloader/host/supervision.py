@@ -298,13 +298,15 @@ def start(
             command(module, arguments), env=environment(**(changes or {})), **popen
         )
     except (OSError, MemoryError) as error:
-        short = isinstance(error, (BlockingIOError, MemoryError)) or error.errno == errno.ENOMEM
+        number = getattr(error, "errno", None)
+        short = isinstance(error, (BlockingIOError, MemoryError)) or number == errno.ENOMEM
         raise WorkerError(
             f"no process can be started for {module}: {error}",
             remedy=MORE_THREADS
             if short
-            else f"look whether this user can run {sys.executable!r} (sys.executable), and whether "
-            "the process may open more files (ulimit -n)",
+            else "close files, or raise the limit of open files (ulimit -n)"
+            if number in (errno.EMFILE, errno.ENFILE)
+            else f"check whether this user can run {sys.executable!r} (sys.executable)",
         ) from error
 
 
@@ -491,7 +493,7 @@ class Supervisor:
             if waits_in_kernel(process.pid):
                 logger.warning(
                     "%s (process %d) was killed and waits inside the kernel, mostly for a disk: "
-                    "look whether the data's file system answers",
+                    "check whether the data's file system answers",
                     self.what,
                     process.pid,
                 )
@@ -501,7 +503,7 @@ class Supervisor:
                 raise WorkerError(
                     f"{self.what} (process {process.pid}) was killed and has not ended for "
                     f"{_KILL_S:.0f} s",
-                    remedy=f"look what it waits for (cat /proc/{process.pid}/task/*/stack), then "
+                    remedy=f"check what it waits for (cat /proc/{process.pid}/task/*/stack), then "
                     "start the run again",
                 )
         _left[:] = [one for one in _left if one.poll() is None]

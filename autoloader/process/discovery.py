@@ -105,7 +105,7 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
                 raise WorkerError(
                     f"the loader that serves the {neighbours.local_world_size} ranks of this node "
                     f"does not answer (socket @{name[1:]}): {reason}",
-                    remedy="look whether a process autoloader.process.worker of this job hangs, "
+                    remedy="check whether a process autoloader.process.worker of this job hangs, "
                     "end it, and start the job again",
                 )
             supervisor.try_again(reason)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 import numpy as np
@@ -186,7 +187,8 @@ def _draft(
     if whole and found and left:
         raise SourceError(
             f"{root}: {len(left)} of {every} datasets cannot be used: {whys}",
-            remedy="repair them, or train on the spec that autoloader init writes of the others",
+            remedy=f"repair {'it' if len(left) == 1 else 'them'}, or train on the spec that "
+            f"`autoloader init {quote(root)} -o mix.yaml` writes of the others",
         )
     for path, error in faults.items():
         say(f"{path}: left out: {error.what} → {error.remedy}")
@@ -205,7 +207,7 @@ def _draft(
         raise SourceError(
             f"{root} holds no readable dataset{f' of the mixture {mix}' if mix else ''} (formats: "
             f"{', '.join(kinds())})",
-            remedy="give a directory with datasets below it, such as my_dataset/1.0.0"
+            remedy="give a dataset's directory, such as my_dataset/1.0.0, or one above datasets"
             + ("; the lines above say what was left out and why" if faults or mix else ""),
         )
     for one in found:

@@ -61,7 +61,7 @@ class FeatureForm:
 
     def __str__(self) -> str:
         shape = f" {list(self.shape)}" if self.shape else ""
-        return f"{self.kind}{shape} of {'the steps' if self.per_step else 'the episode'}"
+        return f"{self.kind}{shape} for each {'step' if self.per_step else 'episode'}"
 
 
 def form_of(feature: Feature, *, field: str) -> FeatureForm:

@@ -214,8 +214,8 @@ class DatasetCursor:
         """
         if state["records"] != self._shape:
             raise UsageError(
-                f"the state was saved for other files: it has {state['records']!r} (episodes, "
-                f"shards, hash of their names), and the dataset has {self._shape!r}",
+                f"the state was saved for other files: it has {state['records']!r} (episodes/"
+                f"shards/hash of the episodes of each shard), and the dataset has {self._shape!r}",
                 remedy="resume with the same split and files as the state was saved with",
             )
         self.pass_ = int(state["pass"])

@@ -321,7 +321,8 @@ def _parse_names(raw: Mapping[str, Any]) -> tuple[tuple[int, str], ...]:
             return tuple(found.items())
     raise wrong(
         f"names: {shown(names)} does not map integers to texts",
-        f"write {{0: pick up the block, 1: open it}}, 1 to {_MOST_NAMES} of them, or a list",
+        "write names: {0: pick up the block, 1: open it}, or a list of texts: at least 1, at most "
+        f"{_MOST_NAMES}",
     )
 
 

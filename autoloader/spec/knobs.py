@@ -283,7 +283,7 @@ class Knobs(BaseModel):
             elif dataset:
                 if knob not in STREAM_KNOBS:
                     raise KnobError(
-                        f"{key}: the knob {knob!r} cannot be set for one dataset",
+                        f"{key}: a dataset has no knob {knob!r} of its own",
                         remedy=f"set it for all datasets; a dataset may have its own "
                         f"{', '.join(STREAM_KNOBS)}"
                         if knob in cls.model_fields
@@ -394,8 +394,9 @@ class Knobs(BaseModel):
         unknown = [name for name in self.datasets if name not in limits.shards]
         if unknown:
             raise KnobError(
-                f"there are knobs for dataset {unknown[0]!r}, which is not in the mixture",
-                remedy=f"remove them, or correct the name ({nearest(unknown[0], limits.shards)})",
+                f"knobs: the mixture has no dataset {unknown[0]!r}, for which there are knobs",
+                remedy=f"correct the name ({nearest(unknown[0], limits.shards)}), or remove them "
+                "from knobs=, --set or the profile",
             )
         moves = _Moves(self.flat())
         shards = limits.shards

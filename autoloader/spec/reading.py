@@ -434,7 +434,7 @@ _SYNTAX = {
     "expected <block end>": "is indented differently from the lines above",
     "mapping values": "has a colon where no key can stand: indent it alike, or quote the text",
     "'\\t'": "has a tab: indent with spaces",
-    "expected ','": "follows a bracket that is not closed",
+    "expected ','": "has a bracket that is not closed, or follows one",
     "expected ':'": "follows a line without a colon, or without a space behind it",
     "duplicate key": "repeats a key of its block",
 }

@@ -139,7 +139,7 @@ SPECS = [
         {"call": "json:nothing", "framework": "numpy"},
         "datasets[arm].transform",
         "json:nothing",
-        "name a function",
+        "correct the name",
     ),
     spec("arm.transform", "f", "datasets[arm].transform", "'f'", "keys and values"),
     spec("cameras.primary.size", [0, 8], "cameras.primary.size[0]", "0 is", AT_LEAST_1),

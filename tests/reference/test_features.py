@@ -247,9 +247,9 @@ def test_a_feature_that_cannot_be_held_is_refused(
 @pytest.mark.parametrize(
     ("path", "form"),
     [
-        ("episode_metadata/success", "bool of the episode"),
-        ("count", "int64 of the steps"),
-        ("embedding", r"float32 \[2, 3\] of the steps"),
+        ("episode_metadata/success", "bool for each episode"),
+        ("count", "int64 for each step"),
+        ("embedding", r"float32 \[2, 3\] for each step"),
     ],
 )
 def test_datasets_that_disagree_on_a_feature_are_refused(
@@ -259,7 +259,7 @@ def test_datasets_that_disagree_on_a_feature_are_refused(
         dataset_of(written, features={"done": path}),
         dataset_of(plain, features={"done": "done"}),
     )
-    words = rf"'done' is bool of the steps, and in dataset 'robot' it is {form}"
+    words = rf"'done' is bool for each step, and in dataset 'robot' it is {form}"
     with pytest.raises(SpecError, match=words) as caught:
         mixture_of(*datasets)
     assert caught.value.path == "datasets[plain].features.done"

@@ -385,7 +385,7 @@ LINES = [
     ("size: 4", "size: 0", "line 8: batch.size: 0 is"),
     ("    path", "   path", "line 4: 'path: bridge/1.0.0' is indented differently"),
     ("primary: {", "\tprimary: {", "line 7: 'primary: {size: [32, 48]}' has a tab"),
-    ("[32, 48]", "[32, 48", "line 7: 'primary: {size: [32, 48}' follows a bracket"),
+    ("[32, 48]", "[32, 48", "line 7: 'primary: {size: [32, 48}' has a bracket that"),
     ("batch:", "cameras:", "line 8: 'cameras: {size: 4}' repeats a key of its block"),
     ("  primary:", "  <<: {a: 1}\n  primary: 1\n  primary:", "line 9: 'primary: {size: [32, 48]}'"),
     ("path: bridge", "path: a: b", "line 4: 'path: a: b/1.0.0' has a colon"),

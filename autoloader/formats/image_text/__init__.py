@@ -52,7 +52,7 @@ from autoloader.formats.image_text.records import (
 )
 from autoloader.formats.lerobot.parquet import PictureTable, read_pictures
 from autoloader.formats.pictures import check_picture
-from autoloader.formats.places import NAMES_SPLIT, RECORDS
+from autoloader.formats.places import NAMES_SPLIT, RECORDS, dataset_around
 from autoloader.formats.plain import Step, pixels_of
 from autoloader.formats.records import FileChangedError
 from autoloader.formats.tables import (
@@ -131,7 +131,9 @@ class ImageTextDirectory(DatasetFormat):
             raise SourceError(
                 f"dataset {dataset}: {path} holds records in files of several kinds: "
                 f"{', '.join(sorted(kinds))}",
-                remedy="give the path of one file, or move each kind into its own folder",
+                remedy=f"give the dataset's folder: {around}"
+                if (around := dataset_around(path))
+                else "give the path of one file, or move each kind into its own folder",
                 dataset=dataset,
             )
         splits: dict[str, list[ShardSlice]] = {}
@@ -252,8 +254,9 @@ class ImageTextDirectory(DatasetFormat):
             return texts_at(path, places, ends)
         except (UnreadableError, OSError) as error:
             raise SourceError(
-                f"dataset {self.dataset}: {path} was written to since it was indexed: {error}",
-                remedy="put the file back as it was, or start the run again",
+                f"dataset {self.dataset}: {path} has changed since it was indexed, and cannot be "
+                f"read now: {error}",
+                remedy="put the file back as it was, or repair it; then start the run again",
                 dataset=self.dataset,
             ) from error
 

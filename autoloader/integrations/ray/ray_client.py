@@ -19,7 +19,7 @@ RESOURCE = "autoloader"
 """Where nodes declare this resource of Ray's, they alone help, each with as much as it declares."""
 _ANSWER_S = 5.0
 _REACHED_REMEDY = (
-    "look whether the cluster runs (`ray status`) and this host belongs to it: "
+    "check whether the cluster runs (`ray status`) and this host belongs to it: "
     "`ray start --address=HEAD:6379 --num-cpus=0`"
 )
 

@@ -288,7 +288,7 @@ def _moving(
         raise SpecError(
             f"{field}.above: {len(spec.above)} bounds for the {bound.width} columns of "
             f"{term.text()!r}",
-            remedy=f"give one number, or {bound.width}",
+            remedy=f"give one number for all columns, or a list of {bound.width}",
         )
     return spec, term, find_feature(given, term.path or "", field=field)
 
@@ -736,7 +736,8 @@ def _try_function(
             given = ", ".join(sorted(sources))
             tried, remedy = f"tried on {place}: ", f"fix the function; it is given {given}"
             if "cannot be imported" in str(error):
-                tried, remedy = "", "name a function that its module has, and whose module imports"
+                module = spec.call.partition(":")[0]
+                tried, remedy = "", f"correct the name, or make {module} import and define it"
             raise SpecError(f"{field_}: {tried}{error}", remedy=remedy) from error
         if found is not None:
             return adapter(TrialRun).dump_python(found, mode="json")
