@@ -20,6 +20,7 @@ translates at its own boundary with ``raise ... from``.
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -145,10 +146,13 @@ def as_fault(error: BaseException, stage: str, dataset: str = "") -> AutoloaderE
     """Error that the trainer gets for a background part's exception; our own errors as they are."""
     if isinstance(error, AutoloaderError):
         return error
-    where = f"dataset {dataset!r}, stage {stage}" if dataset else f"stage {stage}"
+    where = f"dataset {dataset!r}, stage {stage!r}" if dataset else f"stage {stage!r}"
+    short = isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM
     fault = PipelineError(
         f"{where}: {type(error).__name__}: {error}",
-        remedy="this is a fault of the loader; please report it with this message",
+        remedy="free memory, or lower batch.size or the knob ring_slots"
+        if short
+        else "this is a fault of the loader; please report it with this message",
         dataset=dataset,
         stage=stage,
     )

@@ -231,7 +231,7 @@ def _content(node: object, names: tuple[str, ...] = ()) -> tuple[str, Mapping[st
             return re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name), content
     class_name = _field(node, "python_class_name", None)
     if not isinstance(class_name, str):
-        raise _NotAFeatureTreeError(f"{place} has neither a class name nor a known content")
+        raise _NotAFeatureTreeError(f"{place} has neither a class name nor content")
     # An empty message may be left out of the JSON, such as the content of a Text.
     name = _CONTENT_OF_CLASS.get(class_name.rsplit(".", 1)[-1], "")
     return (name, {}) if name == "text" else (class_name, {})

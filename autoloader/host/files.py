@@ -494,7 +494,7 @@ class Waiting:
         if now_s - self._since_s >= self.limit_s:
             raise UsageError(
                 f"{self.what} has waited {self.limit_s:.0f} s for {holder}",
-                remedy="look whether that process hangs or is stopped, end it, and start again",
+                remedy="wait until it ends; if it hangs, end it, and start again",
             )
         self.sleep(_LOOK_S)
 
@@ -506,7 +506,7 @@ def _taken(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+    os.pwrite(descriptor, f"process {os.getpid()} on host {socket.gethostname()}".encode(), 0)
     return True
 
 

@@ -436,7 +436,7 @@ class Wire:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if length > _LARGEST_BYTES:
-            raise _no_message(f"one of {length} bytes")
+            raise _no_message(f"a length of {length} bytes")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None
@@ -468,9 +468,8 @@ def peer_of(connection: socket.socket) -> tuple[int, int]:
 def _no_message(what: str) -> WorkerError:
     """The error for bytes that are no message."""
     return WorkerError(
-        f"the loader's socket got what is not a message of a loader: {what}",
-        remedy="look which other process listens on, or connects to, sockets named @autoloader-… "
-        "(`ss -xlp`), and end it",
+        f"the loader's socket got {what}, which is no message of this version of autoloader",
+        remedy="check which other process uses sockets named @autoloader-… (`ss -xap`), and end it",
     )
 
 

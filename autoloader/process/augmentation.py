@@ -69,7 +69,7 @@ def augment(batch: Batch, spec: PipelineSpec | None = None) -> Batch:
         raise UsageError(
             "the batch does not say how to augment it: the loader's batch was changed, or the "
             "spec has no augment",
-            remedy="call autoloader.augment(batch, spec)",
+            remedy="call autoloader.augment(batch, spec), where spec has augment",
         )
     return augmenter(spec)(batch)
 

@@ -254,8 +254,8 @@ def _parse_camera(raw: Any) -> AnyOf:
     if len(ops) != 1 or ops[0] not in _FLIPS:
         raise wrong(
             f"{shown(ops)} is not an op of a camera",
-            "write [flip_channels], or [{flip_channels: public}] if only the public files hold "
-            "blue before red",
+            "write [flip_channels], which swaps red and blue, or [{flip_channels: public}] to swap "
+            "them in public files alone, not in rewritten ones",
         )
     flip: Literal["always", "public"] = "always" if ops[0] == "flip_channels" else "public"
     return AnyOf(paths, flip, present)
@@ -402,7 +402,7 @@ def parse_ops(raw: Any) -> tuple[FieldOp, ...]:
         if len(named) > 1:
             raise wrong(
                 f"one feature has the ops {' and '.join(named)}",
-                f"use {' or '.join(alike)} once for a feature",
+                f"keep one of them: a feature takes {' or '.join(alike)} a single time",
             )
     return found
 
@@ -416,7 +416,8 @@ def _parse_op(raw: Any) -> FieldOp:
         raise wrong(f"{shown(raw)} is not an op", f"write one of: {', '.join(map(_allowed, OPS))}")
     name, value = next(iter(raw.items()))
     if name not in OPS:
-        remedy = f"{nearest(str(name), OPS)} All ops: {', '.join(OPS)}; {{scale: -1}} turns a sign"
+        known = ", ".join(OPS)
+        remedy = f"{nearest(str(name), OPS)} All ops: {known}; {{scale: -1}} flips the sign"
         raise wrong(f"unknown op {shown(name)}", remedy)
     if name in _BARE and value is None:
         return FieldOp(name)

@@ -209,8 +209,8 @@ class DatasetSpec(Block):
         for choice in images.values():
             if len(choice.paths) > 1 or choice.present not in ("", f"has_{choice.paths[0]}"):
                 raise wrong(
-                    f"{'any_of' if choice.paths[1:] else 'present'} with kind: {IMAGE_TEXT}, "
-                    "whose records may lack a picture",
+                    f"{'any_of' if choice.paths[1:] else 'present'} is not allowed with kind: "
+                    f"{IMAGE_TEXT}, whose records may lack a picture",
                     "name one picture for each camera, such as primary: image_0; it is absent "
                     "where a record lacks it",
                 )
@@ -399,9 +399,8 @@ class PipelineSpec(Block):
             moves = isinstance(self.weights, CurriculumSpec)
             passes = self.weights == "natural" and self.mixing.epoch == "auto"
             if moves or passes or self.reader == "stream":
-                other = (
-                    "weights: a schedule" if moves else "weights: natural, whose epoch is a pass"
-                )
+                other = "weights: natural, whose epoch is one pass over all samples"
+                other = "a schedule of weights" if moves else other
                 raise wrong(
                     "mixing.unit: batch does not go with "
                     + (other if moves or passes else "reader: stream"),
@@ -437,8 +436,8 @@ class PipelineSpec(Block):
                 _check_known("dataset", name, names, "weights")
             if self.mixing.epoch == "pass":
                 raise wrong(
-                    "weights: a schedule does not go with mixing.epoch: pass, where every dataset "
-                    "gives one pass whatever its weight",
+                    "a schedule of weights does not go with mixing.epoch: pass, where every "
+                    "dataset gives one pass whatever its weight",
                     "leave mixing.epoch out, or set a number of samples",
                 )
 
@@ -473,8 +472,9 @@ class PipelineSpec(Block):
                 )
         if self.augment and self.metadata != "full":
             raise wrong(
-                f"augment needs metadata: full, and the spec has metadata: {self.metadata}",
-                "set metadata: full; the place of a sample seeds its augmentation",
+                "augment needs metadata: full, which seeds it, and the spec has metadata: "
+                f"{self.metadata}",
+                "write metadata: full at the top level of the spec",
             )
 
     def _check_shapes_agree(self) -> None:

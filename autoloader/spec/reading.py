@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode
+from ruamel.yaml.reader import ReaderError
 
 from autoloader.errors import AutoloaderError, SpecError, nearest, shown
 from autoloader.host.files import DocumentError, read_regular
@@ -51,7 +52,7 @@ def read_document(path: Path) -> dict[str, Any]:
     except DocumentError as error:
         what, remedy = f"{path}: {error.what}", error.remedy
         if os.path.isdir(path):
-            what = f"{path} is a directory, not a spec file"
+            what = f"{path}: it is a directory, not a spec file"
         elif error.what.startswith("line "):
             what = f"{path}, {error.what}"
         if not os.path.isdir(path) and os.path.isfile(f"{path}.yaml"):
@@ -64,7 +65,7 @@ def read_document(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         holds = "is empty" if raw is None else f"holds {shown(raw)}, not keys with values"
         remedy = "write datasets: and cameras:, or let `autoloader init DATA_DIR` write the spec"
-        raise SpecError(f"{path} {holds}", remedy=remedy)
+        raise SpecError(f"{path}: it {holds}", remedy=remedy, path="")
     return raw
 
 
@@ -344,14 +345,17 @@ def _measured(node: Any, known: dict[int, tuple[int, int] | None], depth: int) -
     repeats. So each node is measured once, and counts again wherever an alias repeats it.
 
     Raises:
-        _LimitError: the node holds itself, or crosses a limit.
+        DocumentError: the node holds itself.
+        _LimitError: it crosses a limit.
     """
     line, key = f"line {node.start_mark.line + 1}", id(node)
     found = known.get(key)
     if found is None:
         if key in known:
-            raise _LimitError(
-                f"{line}: the value named &{node.anchor} contains itself, by an alias"
+            raise DocumentError(
+                f"{line}: the value named &{node.anchor} contains itself, by the alias "
+                f"*{node.anchor}",
+                f"remove *{node.anchor} from that value",
             )
         known[key] = None
         values = height = 0
@@ -359,6 +363,8 @@ def _measured(node: Any, known: dict[int, tuple[int, int] | None], depth: int) -
             fields = set[tuple[str, str]]()
             for part in node.value:
                 if isinstance(part, tuple):  # the parser does not look beside a merge key (<<)
+                    if isinstance(part[0], CollectionNode):
+                        raise MarkedYAMLError(None, None, "unhashable", part[0].start_mark)
                     field = str(part[0].tag), str(part[0].value)
                     if field in fields:
                         raise MarkedYAMLError(None, None, "duplicate key", part[0].start_mark)
@@ -419,7 +425,7 @@ def parse_yaml(text: str | bytes) -> Any:
         raise DocumentError(str(error), "write it shorter and flatter") from error
     except RecursionError as error:
         raise DocumentError(_TOO_DEEP, "write it shorter and flatter") from error
-    # Numbers and dates that Python cannot hold, and lists as keys, are told by Python's own errors.
+    # Numbers and dates that Python cannot hold are told by Python's own errors.
     except (YAMLError, ValueError, TypeError, OverflowError) as error:
         mark = getattr(error, "problem_mark", None)
         if mark is not None and mark.index >= len(whole.rstrip()):
@@ -432,13 +438,16 @@ def parse_yaml(text: str | bytes) -> Any:
 
 _SYNTAX = {
     "expected <block end>": "is indented differently from the lines above",
-    "mapping values": "has a colon where no key can stand: indent it alike, or quote the text",
-    "'\\t'": "has a tab: indent with spaces",
+    "mapping values": "has a colon where no key can stand → put the text in quotes, or mend the "
+    "indentation here or the line above",
+    "'\\t'": "has a tab → indent with spaces",
     "expected ','": "has a bracket that is not closed, or follows one",
-    "expected ':'": "follows a line without a colon, or without a space behind it",
+    "expected ':'": "comes after a line with no colon, or no space after its colon",
     "duplicate key": "repeats a key of its block",
+    "unhashable": "has a list or a block in place of a key → put text that begins with [ or { in "
+    "quotes; a key is text",
 }
-"""Part of what the parser says → what is wrong with the line."""
+"""Part of what the parser says → what is wrong with the line, and a remedy of its own."""
 
 
 def _syntax(error: Exception, mark: Any, whole: str) -> DocumentError:
@@ -447,15 +456,22 @@ def _syntax(error: Exception, mark: Any, whole: str) -> DocumentError:
     said = " ".join(str(getattr(error, "problem", None) or error).split())
     if "integer string conversion" in said:
         return DocumentError("it holds a number that is too long to read", "shorten or quote it")
+    if isinstance(error, ReaderError):
+        number = whole.count("\n", 0, error.position) + 1
+        return DocumentError(
+            f"line {number}: it holds the character {chr(error.character)!r}, which YAML forbids",
+            "remove the character, or check that this is the right file",
+        )
     if mark is None or mark.line >= len(whole.splitlines()):
         remedy = "fix the file's syntax"
         if not isinstance(error, YAMLError):  # Python's own: a date or number that cannot be
             remedy = "put the date or number in quotes if it is text, or correct it"
         return DocumentError(f"it is not YAML: {said}", remedy)
-    told = [what for part, what in _SYNTAX.items() if part in said] or [f"is not YAML: {said}"]
+    told = [one for part, one in _SYNTAX.items() if part in said] or [f"is not YAML: {said}"]
+    what, _, remedy = told[0].partition(" → ")
     line = shown(whole.splitlines()[mark.line].strip())
     return DocumentError(
-        f"line {mark.line + 1}: {line} {told[0]}", "fix this line, or the lines above it"
+        f"line {mark.line + 1}: {line} {what}", remedy or "fix this line, or the lines above it"
     )
 
 

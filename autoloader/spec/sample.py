@@ -397,11 +397,14 @@ class KeepSpec(Block):
             try:
                 matcher(pattern)
             except ValueError as error:
-                raise wrong(
-                    f"{shown(pattern)} of {shown(path)} is not a regular expression: {error}",
+                what = f"is not a regular expression: {error}"
+                remedy = (
                     "fix its syntax, and quote it in YAML with single quotes; look-around and "
-                    "backreferences are not supported",
-                ) from error
+                    "backreferences are not supported"
+                )
+                if "size limit" in what:
+                    what, remedy = "is too large when compiled (10 MiB)", "lower its repeat counts"
+                raise wrong(f"{shown(pattern)} of {shown(path)} {what}", remedy) from error
         return match
 
     @model_validator(mode="after")

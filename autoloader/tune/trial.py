@@ -146,6 +146,8 @@ def start_error(first: TrialResult) -> AutoloaderError:
         )
     what = f"the start could not be measured: {first.reason}"
     remedy = "`autoloader measure` with the same --spec and profile shows the whole error"
+    if first.reason.startswith("--budget ran out"):
+        remedy = "wait until that process ends, end it, or give a longer --budget"
     if first.exit_code == UsageError.exit_code:
         return UsageError(what, remedy=remedy)
     if first.exit_code == SourceError.exit_code:
@@ -416,7 +418,7 @@ def by_turns(
             clock.sleep(seconds)
 
         waits = Waiting(
-            "a measurement (one tuner of a host measures at a time)",
+            "a measurement (a host runs one at a time)",
             deadline_s - clock.now_s(),
             say=logger.warning,
             now_s=clock.now_s,

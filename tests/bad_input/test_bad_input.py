@@ -195,7 +195,7 @@ cameras:
 batch: {size: 2}
 """
 TEXTS: dict[str, Case] = {
-    "nothing": Case("", 2, ("bad.yaml is empty", "autoloader init DATA_DIR")),
+    "nothing": Case("", 2, ("bad.yaml: it is empty", "autoloader init DATA_DIR")),
     "half of a file": Case(TEXT[: TEXT.index(" observation/image}")], 2,
                            ("bad.yaml: it ends in the middle", "line 4", "write the rest")),
     "an indentation": Case(TEXT.replace("    path", "   path"), 2,
@@ -203,7 +203,7 @@ TEXTS: dict[str, Case] = {
     "a tab": Case(TEXT.replace("  primary", "\tprimary"), 2, ("line 7", "has a tab", "spaces")),
     "an open bracket": Case(TEXT.replace("[8, 8]", "[8, 8"), 2, ("line 7", "bracket", "fix")),
     "no space behind a colon": Case(TEXT.replace("action: a", "action:a"), 2,
-                                    ("line 6", "without a space", "the lines above it")),
+                                    ("line 6", "no space after its colon", "the lines above it")),
     "a key twice": Case(TEXT + "batch: {size: 4}\n", 2,
                         ("line 9: 'batch:", "repeats a key")),
     "a list": Case("- a\n- b\n", 2, ("['a', 'b']", "not keys with values", "datasets:")),
@@ -228,7 +228,7 @@ COMMANDS = [
     command("plan", "SPEC", "missing", "YAML file"),
     command("plan --spec no.yaml", "no.yaml", "No such file", "autoloader init DATA -o mix.yaml"),
     command(
-        "plan --spec empty", "empty is a directory, not a spec", "autoloader init empty -o mix.yaml"
+        "plan --spec empty", "empty: it is a directory, not a", "autoloader init empty -o mix.yaml"
     ),
     command("plan --spec text", "text", "not keys with values", "datasets"),
     command("plan --spec mix.yaml --sepc x", "--sepc", "No such option"),
@@ -293,7 +293,7 @@ COMMANDS = [
     command("fly", "'fly'", "choose one of: ", "measure"),
     command("plan data/robot/1.0.0", "not a spec file", "autoloader init data/robot/1.0.0 -o mix"),
     command("plan lab/arm", "lab/arm: No such file", "autoloader init lab/arm -o mix.yaml"),
-    command("plan data", "data is a directory", "autoloader init data -o mix.yaml"),
+    command("plan data", "data: it is a directory", "autoloader init data -o mix.yaml"),
     command("init data -o mix.yaml", "mix.yaml exists already", "another file name"),
     command("plan mix.yaml --set decode_threads 4", "--set 'decode_threads'", "knob=value"),
     command("plans mix.yaml", "No such command 'plans'\n", "'plan'"),

@@ -140,8 +140,9 @@ def test_whatever_the_kernel_refuses_where_nobody_reckons_with_it_reaches_the_tr
         small_spec, isolation="thread", ram_floor="64MiB", knobs={"reader": "indexed"}
     ) as loader:
         loader.retune(ring_slots=5)
-        with pytest.raises(PipelineError, match="cannot allocate memory"):
+        with pytest.raises(PipelineError, match="cannot allocate memory") as caught:
             deque(loader, maxlen=0)
+        assert caught.value.remedy.startswith("free memory")
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,12 @@ def hello(pid: int) -> bytes:
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        (b"\xff" * 4096, "one of 4294967295 bytes"),
+        (b"\xff" * 4096, "a length of 4294967295 bytes"),
         (framed(b'{"type": "Nope"}'), "Nope"),
         (framed(b'{"type": "Hello", "pipeline": 0}'), "Hello"),
         (framed(b"1234"), "1234"),
-        (framed(b"[]"), "not a message of a loader"),
-        (framed(b"{"), "not a message of a loader"),
+        (framed(b"[]"), "no message of this version"),
+        (framed(b"{"), "no message of this version"),
         (hello(1), "which is not a loader"),
         (hello(2**30), "which is not a loader"),
     ],

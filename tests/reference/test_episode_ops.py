@@ -329,23 +329,23 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"action": {"path": "relative", "ops": ["binarise", "rel2abs"]}},
         "action",
-        ["once for a feature"],
+        ["a single time"],
     ),
     (
         {"action": {"path": "relative", "ops": ["rel2abs", "binarise"]}},
         "action",
-        ["once for a feature"],
+        ["a single time"],
     ),
     (
         {"action": {"path": "relative", "ops": ["rel2abs", "rel2abs"]}},
         "action",
-        ["once for a feature"],
+        ["a single time"],
     ),
     ({"action": {"path": "packed", "ops": [{"scale": 9}, "rel2abs"]}}, "action", ["takes a rel"]),
     (
         {"action": {"path": "observation/state", "ops": ["relabel", "relabel"]}},
         "action",
-        ["once for a feature"],
+        ["a single time"],
     ),
     ({"action": {"path": "observation/state", "ops": ["relabel"]}}, "", ["drop_last: 1"]),
     ({"action": {"ones": 2}}, "action", ["only constants"]),

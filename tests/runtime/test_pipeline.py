@@ -108,7 +108,7 @@ def test_a_stream_that_just_ends_is_an_error_and_no_end(tmp_path: Path):
     def make(dataset: ResolvedDataset) -> RecordSource:
         return Short(dataset, mixture.layout, None)
 
-    with run(mixture, source=make) as running, pytest.raises(PipelineError, match="stage read"):
+    with run(mixture, source=make) as running, pytest.raises(PipelineError, match="stage 'read'"):
         running.batches(5)
 
 

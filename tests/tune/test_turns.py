@@ -24,6 +24,7 @@ def test_measurements_of_one_host_take_turns(tmp_path: Path):
         assert late.outcome is Outcome.FAILED
         assert "--budget ran out: a measurement" in late.reason
         assert isinstance(start_error(late), UsageError)
+        assert "a longer --budget" in start_error(late).remedy
         return TrialResult(Outcome.COMPLETE, samples_per_s=1.0)
 
     first = by_turns(measure, ManualClock(), 1e9, lock)

@@ -137,10 +137,10 @@ def _looked_up(features: Mapping[str, Feature], where: str) -> tuple[str, str]:
         height, width, *_ = (*feature.shape, None, None)
         if height is None or width is None:
             raise SpecError(
-                f"{where}.files: auto tells public files from rewritten ones by the size of "
+                f"{where}.files: auto tells files as published from rewritten ones by the size of "
                 f"{feature.path!r}, and features.json does not give it",
-                remedy="write files: public, or files: rewritten (256×256 JPEG, as Octo and "
-                "OpenVLA trained on); the order of colour channels depends on it",
+                remedy="write files: public (as published), or files: rewritten (256×256 JPEG, as "
+                "Octo and OpenVLA trained on), whose colours {flip_channels: public} leaves alone",
             )
         as_rewritten = (height, width) == (SIDE, SIDE) or max(height, width) < LEAST
         if not as_rewritten or feature.encoding == "png":
