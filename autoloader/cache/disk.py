@@ -34,7 +34,6 @@ import threading
 import weakref
 import zlib
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.host.files import open_or_begin, open_own, own_folder, set_aside
+from autoloader.host.frozen import frozen
 from autoloader.host.threads import free_in_forks
 from autoloader.host.units import format_bytes
 
@@ -61,7 +61,7 @@ _OLD_RUNS = 2
 """Number of runs that did not use a frame which makes room for another."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DiskRoom:
     """Room for decoded frames on a disk.
 

@@ -35,12 +35,12 @@ Not here: the next use of one frame (``sampling.plan``), caching frames (``cache
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.host.frozen import frozen
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import MixtureOrder
@@ -54,7 +54,7 @@ _STEPS = 128
 _TAIL, _MOST_PASSES = 1e-3, 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FrameSet:
     """The frames of one camera of one dataset.
 
@@ -86,7 +86,7 @@ class FrameSet:
         return uses * self.chance / self.pass_positions + self.goals
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Forecast:
     """The steady state of a frame cache.
 

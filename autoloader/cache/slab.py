@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from autoloader.errors import PipelineError
 from autoloader.host.files import memory_file
+from autoloader.host.frozen import frozen
 from autoloader.host.units import format_bytes
 
 Ints = NDArray[np.int64]
@@ -143,7 +144,7 @@ def _pages_of(descriptor: int, size: int) -> mmap.mmap:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CameraFrames:
     """The frames of one camera that a run shows.
 

@@ -47,13 +47,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from autoloader.cli.output import Advance, answered, emit, note, progress_bar
 from autoloader.errors import SourceError, UsageError
 from autoloader.host.files import Waiting, locked
+from autoloader.host.frozen import frozen
 from autoloader.host.supervision import start
 from autoloader.spec.reading import flow, packaged
 from autoloader.storage.places import cache_root
@@ -73,7 +74,7 @@ CODE_POINTS = 96
 _BUILT_WITHIN_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Look:
     """Look of a dataset's frames, and their encoding.
 
@@ -90,7 +91,7 @@ class Look:
     grain: tuple[float, ...] = (1.0, 1.0, 1.0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DemoDataset:
     """One dataset of the demo mixture.
 
@@ -207,7 +208,7 @@ def demo_spec() -> Path:
     return spec_path
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Asked:
     """Arguments that a demo mixture follows from; see ``ensure_demo``."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import cmath
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from autoloader.host.frozen import frozen
 from autoloader.spec.reading import packaged
 
 Pixels = npt.NDArray[np.uint8]
@@ -57,7 +58,7 @@ _NOISE_MARGIN = 61
 """Pixels by which the noise field is larger than a frame; prime, so that shifts repeat late."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Camera:
     """A camera of a dataset.
 
@@ -180,7 +181,7 @@ def _paste(frame: Pixels, sprite: Sprite, across: float, down: float) -> None:
         cv2.add(part, colours[own], part)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Thing:
     """A thing on the table.
 
@@ -212,7 +213,7 @@ class Thing:
         _paste(frame, _sprite(self.name, tone, pixels), column, row - up)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Episode:
     """The poses and things of an episode of T steps.
 

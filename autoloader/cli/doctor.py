@@ -33,6 +33,7 @@ from autoloader.controller.profiles import Untuned, load_profile
 from autoloader.decode.probe import probe_video
 from autoloader.errors import AutoloaderError, PipelineError, ProfileError
 from autoloader.host.clock import SystemClock
+from autoloader.host.frozen import frozen
 from autoloader.host.gpu import gpu_name, open_nvml
 from autoloader.host.headroom import HeadroomProbe, kernel_records
 from autoloader.host.machine import ROOT, CgroupProcessors
@@ -81,7 +82,7 @@ _CHILD = b"autoloader.process.worker"
 _RING = "/memfd:autoloader"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fact:
     """Something that was looked at and hurts no run.
 
@@ -94,7 +95,7 @@ class Fact:
     check: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """Something that will hurt a run.
 

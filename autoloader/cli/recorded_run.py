@@ -17,6 +17,7 @@ from typing import Any
 
 from autoloader.cli.output import note
 from autoloader.errors import UsageError
+from autoloader.host.frozen import frozen
 from autoloader.process.observer import identity_of
 from autoloader.spec import PipelineSpec
 from autoloader.storage.places import cache_root
@@ -30,7 +31,7 @@ _MOST_WAITS = 0.5
 """Share of its time that training waited, above which its own pace is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Below:
     """A stretch of time in which headroom was below the RAM floor.
 

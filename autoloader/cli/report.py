@@ -16,7 +16,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
@@ -47,6 +47,7 @@ from autoloader.controller.decisions import Replayed
 from autoloader.controller.decisions import replay as replay_log
 from autoloader.controller.states import State
 from autoloader.errors import UsageError
+from autoloader.host.frozen import frozen
 from autoloader.host.units import GIB, format_bytes
 from autoloader.spec.knobs import STAGES
 from autoloader.telemetry.charts import (
@@ -206,7 +207,7 @@ _LIMITS = {name: one.work for name, one in STAGES.items()} | {
 _MOST_CHANGES = 4
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finding:
     """One question and its answer.
 

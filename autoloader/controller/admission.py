@@ -37,11 +37,12 @@ import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from autoloader.controller.limits import ControllerLimits
 from autoloader.errors import BudgetInfeasibleError
 from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.frozen import frozen
 from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.host.units import MIB, format_bytes
 from autoloader.samples.block import DECODED_TOGETHER_BYTES, MOST_UNFINISHED, RUN_BYTES
@@ -78,7 +79,7 @@ THREAD_BYTES = 2 * MIB
 _generation = operator.attrgetter(*REOPENING_KNOBS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StartPrice:
     """Predicted bytes of a pipeline, by part.
 
@@ -107,7 +108,7 @@ class StartPrice:
     @property
     def parts(self) -> dict[str, int]:
         """Bytes of each part, by its name."""
-        sizes = {name.removesuffix("_bytes"): getattr(self, name) for name in self.__slots__}
+        sizes = {of.name.removesuffix("_bytes"): getattr(self, of.name) for of in fields(self)}
         return {name: size for name, size in sizes.items() if name != "ranks"}
 
     @property
@@ -197,7 +198,7 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
     return left
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Prices:
     """Bytes of one unit of each knob, 95th percentiles of what such units really held.
 
@@ -457,7 +458,7 @@ class SharedBudget:
         return left if opening else left // sum(one.in_use for one in self._claims)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Opening:
     """A pipeline that may open.
 

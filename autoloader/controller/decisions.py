@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, decide
 from autoloader.controller.states import ControllerState
 from autoloader.errors import KnobError, UsageError
+from autoloader.host.frozen import frozen
 from autoloader.spec.block import adapter
 from autoloader.telemetry.lines import LineLog, read_lines
 from autoloader.telemetry.statistics import encoded
@@ -83,7 +83,7 @@ class DecisionLog(LineLog):
         self.write({"kind": kind, "at_s": at_s, **told})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Difference:
     """One decision that today's policy answers otherwise.
 
@@ -99,7 +99,7 @@ class Difference:
     derived: Any
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Replayed:
     """Outcome of a replay."""
 

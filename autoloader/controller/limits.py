@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from autoloader.cache.disk import DiskRoom
+from autoloader.host.frozen import frozen
 from autoloader.host.units import MIB
 from autoloader.spec.block import adapter
 from autoloader.spec.knobs import (
@@ -32,7 +33,7 @@ MARGIN_BYTES = 256 * MIB
 """Least distance to the floor at which memory is still admitted; see ``reflex``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControllerLimits:
     """Limits of one pipeline.
 
@@ -113,7 +114,7 @@ METRICS_FILE_VARIABLE = "AUTOLOADER_METRICS_FILE"
 """Environment variable: the file with metrics, or a directory for one a run; unset: none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControlRequest:
     """Crosses to the child as plain values.
 

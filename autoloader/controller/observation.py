@@ -25,11 +25,12 @@ from typing import Any
 
 from autoloader.controller.admission import Prices
 from autoloader.host.clock import OLDEST_S
+from autoloader.host.frozen import frozen
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import CacheStatistics, StageMoment
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Observation:
     """Everything ``decide`` sees of the world.
 
@@ -104,7 +105,7 @@ LONGEST_RATE_S = 2.4
 PAUSE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageTotal:
     """Totals of a stage, or of a dataset's part: seconds of work of all workers, samples done."""
 
@@ -116,7 +117,7 @@ class StageTotal:
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FlowTotals:
     """A pipeline's totals at one time.
 

@@ -29,7 +29,7 @@ Not here: the transitions (``states``), which change (``proposals``), applying i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import Any
 
@@ -37,6 +37,7 @@ from autoloader.controller import proposals
 from autoloader.controller.limits import ControllerLimits
 from autoloader.controller.observation import Observation
 from autoloader.controller.states import TRANSITIONS, ControllerState, Event, Failure, State, Trial
+from autoloader.host.frozen import frozen
 from autoloader.spec.knobs import Knobs
 
 WARMUP_BATCHES = 8
@@ -55,7 +56,7 @@ QUIET_S = 120.0
 """Pressure that comes back within this time counts as the same trouble."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decision:
     """Answer of the policy.
 

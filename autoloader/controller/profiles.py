@@ -25,7 +25,7 @@ import os
 import re
 import secrets
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +43,7 @@ from autoloader.controller.profile import (
 )
 from autoloader.errors import ProfileError, nearest
 from autoloader.host.files import write_whole, written_by_others
+from autoloader.host.frozen import frozen
 from autoloader.host.units import expanded
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class Untuned(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResolvedProfile:
     """A profile that was found.
 

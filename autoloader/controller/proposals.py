@@ -45,6 +45,7 @@ from autoloader.controller.observation import Observation
 from autoloader.controller.reflex import REOPEN_RATIO
 from autoloader.controller.states import ControllerState, Event
 from autoloader.errors import KnobError
+from autoloader.host.frozen import frozen
 from autoloader.host.units import MIB
 from autoloader.spec.knobs import (
     ORDER_KNOBS,
@@ -76,7 +77,7 @@ OTHERS_CPUS = 0.3
 """Processors used by others, from which on threads are worth adding though none is idle."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """One change, with what it is predicted to bring and to cost.
 

@@ -33,13 +33,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from autoloader.controller.admission import percentile
 from autoloader.controller.limits import MARGIN_BYTES, ControllerLimits
 from autoloader.host.clock import SystemClock
+from autoloader.host.frozen import frozen
 from autoloader.host.headroom import HeadroomSource
 from autoloader.host.threads import LoaderThread, all_ended
 
@@ -70,7 +71,7 @@ class Action(str, Enum):
     RESTART = "restart"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReflexState:
     """Memory of the reflex.
 
@@ -92,7 +93,7 @@ class ReflexState:
         return lasted and not self.restarts
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reaction:
     """The answer: what to do, whether reads are admitted, and whether the floor is far."""
 

@@ -16,9 +16,10 @@ Not here: which event happened, and what is done in a state (``policy``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
+from autoloader.host.frozen import frozen
 from autoloader.spec.knobs import Knobs
 
 
@@ -87,7 +88,7 @@ TRANSITIONS: Mapping[tuple[State, Event], State] = {
 """Where each event leads from each state."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trial:
     """A change that is being verified.
 
@@ -116,7 +117,7 @@ class Trial:
         return self.knob.endswith("+")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """A change that did not pay; not tried again before ``until_s``, or while nothing differs."""
 
@@ -125,7 +126,7 @@ class Failure:
     context: tuple[str, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControllerState:
     """All that the policy remembers; it is handed in and out, and holds no hidden part.
 

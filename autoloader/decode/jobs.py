@@ -38,6 +38,7 @@ from autoloader.decode.frames import UndecodableFrameError
 from autoloader.decode.message import BatchMessage
 from autoloader.errors import as_fault
 from autoloader.formats.frames import Encoded, SharedFrames, VideoFrame
+from autoloader.host.frozen import frozen
 from autoloader.host.threads import APART, LoaderThread, all_ended, here, work_of
 from autoloader.samples.block import FrameLease, Place, SampleBlock
 
@@ -95,7 +96,7 @@ class PendingBatch:
         self.done.set()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowDecoding:
     """Decodes rows of one batch, one dataset and one block; many threads at a time.
 

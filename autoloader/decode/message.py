@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
+from autoloader.host.frozen import frozen
 from autoloader.samples.block import Place
 from autoloader.samples.layout import BatchLayout, split_texts
 from autoloader.samples.resolve import ResolvedMixture
@@ -67,7 +68,7 @@ class BatchMessage:
         return cls(**{**plain, "texts": texts, "empties": empties})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PipelineStart:
     """Where a pipeline begins.
 
@@ -93,7 +94,7 @@ class PipelineStart:
 
     def plain(self) -> dict[str, Any]:
         """Fields as values of JSON."""
-        values = {name: getattr(self, name) for name in self.__slots__}
+        values = {of.name: getattr(self, of.name) for of in fields(self)}
         return {**values, "cursors": [cursor.state() for cursor in self.cursors]}
 
     @classmethod
@@ -130,7 +131,7 @@ def texts_of(
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BadRecord:
     """A quarantined record.
 

@@ -18,7 +18,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from queue import SimpleQueue
 from typing import TypeGuard
@@ -32,6 +32,7 @@ from autoloader.decode.jobs import Decoder, Worker
 from autoloader.formats.frames import Encoded, VideoFrame
 from autoloader.formats.records import MalformedRecordError
 from autoloader.host.clock import Clock
+from autoloader.host.frozen import frozen
 from autoloader.host.threads import here, work_of
 from autoloader.index.records import RecordSamples
 from autoloader.samples.block import Place, SampleBlock
@@ -66,7 +67,7 @@ _ENCODE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VideoCost:
     """Decodes that the windows of a dataset with videos take.
 
@@ -96,7 +97,7 @@ class VideoCost:
         return _ENCODE if self.decodes > MANY_DECODES else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DecodeCost:
     """Cost of decoding a sample of one dataset.
 

@@ -41,6 +41,7 @@ from autoloader.formats.plain import PlainVideos, Step
 from autoloader.formats.records import RecordPlace
 from autoloader.formats.registry import KnownDataset
 from autoloader.formats.tables import ReadRecord, ShardTables, SourceIdentity, Wanted
+from autoloader.host.frozen import frozen
 from autoloader.spec.model import Timestamps
 
 _TERM = re.compile(r"(?P<name>[\w-]+)(\[(?P<slice>[^\[\]]*)\])?")
@@ -51,7 +52,7 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShardSlice:
     """Records [``start``, ``stop``) of one shard file; ``index`` is the shard's in its split."""
 

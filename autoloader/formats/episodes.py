@@ -51,6 +51,7 @@ from autoloader.formats.tables import (
     sections_of,
 )
 from autoloader.formats.videos import PacketTable, first_frames_of, packets_of
+from autoloader.host.frozen import frozen
 from autoloader.spec.model import Timestamps
 
 Ints = NDArray[np.int64]
@@ -101,7 +102,7 @@ class PackedFrames(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VideoFrames:
     """Frames of an episode that lie in a video.
 
@@ -118,7 +119,7 @@ class VideoFrames:
     shown: Ints | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredEpisode:
     """An episode as an index takes it.
 
@@ -391,7 +392,7 @@ def text(path: str) -> Feature:
     return Feature(path, path, "text", "string", (), None, per_step=True)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Episode:
     """One episode of an ``EpisodeFormat``, T steps.
 

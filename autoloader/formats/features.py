@@ -22,10 +22,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
 
 from autoloader.errors import SourceError
+from autoloader.host.frozen import frozen
 
 STEPS = "steps"
 """Name of the top-level feature that holds the steps of an episode (RLDS)."""
@@ -53,7 +54,7 @@ TASK = "task"
 FeatureKind = Literal["image", "text", "tensor", "other"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Feature:
     """One leaf of the feature tree.
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from autoloader.formats.arrays import DEFLATE, ArrayCodec
 from autoloader.formats.files import UnreadableError
 from autoloader.host.extras import needs
+from autoloader.host.frozen import frozen
 
 MOST_KEPT_BYTES = 32 * 2**20
 """Most bytes of decoded frames that wait, in a process, for the samples that show them."""
@@ -35,7 +36,7 @@ MOST_SLAB_BYTES = 64 * 2**20
 _SNAPPY = "snappy"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VideoCodec:
     """Parameters that a video decoder is set up with.
 
@@ -48,7 +49,7 @@ class VideoCodec:
     setup: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class VideoFrame:
     """One frame, still encoded: the packets from its keyframe to itself, in decoding order.
 
@@ -181,7 +182,7 @@ def share(
             yield row, replace(one, shared=shared)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackedPicture:
     """One encoded picture, and what it is packed with.
 
@@ -262,7 +263,7 @@ class SlabRead:
         return self._key
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArrayPicture:
     """One picture of an array of pictures.
 

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.host.frozen import frozen
+
 Step = Mapping[str, Any]
 """One step, with what the episode has once beside it. TFDS nests features at a slash; of other
 formats features have their names, and pictures are decoded when they are asked for."""
@@ -43,7 +45,7 @@ def text_at(step: Step, path: str) -> str:
     return "".join(chr(point) for point in np.asarray(value).tolist() if point)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LazyPicture:
     """A picture, decoded when NumPy asks for it."""
 

@@ -38,7 +38,7 @@ import struct
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -48,6 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats import files
+from autoloader.host.frozen import frozen
 from autoloader.host.threads import free_in_forks
 
 HEADER_BYTES = 12
@@ -246,7 +247,7 @@ MAX_SEGMENTS = 2**12
 """More pieces of packed numbers in one list are malformed; writers make one."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FeatureValue:
     """The list that a key of an Example holds.
 

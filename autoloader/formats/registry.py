@@ -7,10 +7,11 @@ entry says, and what to propose where there is no entry (``process.draft``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
+from autoloader.host.frozen import frozen
 from autoloader.spec.reading import packaged
 from autoloader.spec.recipes import own_name
 
@@ -18,7 +19,7 @@ PAIR_OFFSETS = (3, 5, 10)
 """Frames that the two of a pair may lie apart; the distance nearest to one second is taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownDataset:
     """One entry, as a spec writes its fields.
 
@@ -40,7 +41,7 @@ class KnownDataset:
     also: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnownMix:
     """A published weighting.
 
@@ -55,7 +56,7 @@ class KnownMix:
     pairs: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Registry:
     datasets: Mapping[str, KnownDataset]
     mixes: Mapping[str, KnownMix]

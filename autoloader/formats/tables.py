@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.features import Feature
+from autoloader.host.frozen import frozen
 from autoloader.spec.model import Timestamps
 
 NO_FEATURE = 0xFFFF
@@ -30,7 +31,7 @@ FIRST_NOTE = -2
 Role = Literal["frames", "column", "integers", "text", "texts", "points", "number"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredFeature:
     """One feature of a record.
 
@@ -128,7 +129,7 @@ class SourceIdentity(NamedTuple):
         return cls(stat.st_size, stat.st_mtime_ns)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ShardTables:
     """Tables of one shard file. R records, F rows: the frames of its whole records.
 

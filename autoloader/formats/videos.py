@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from autoloader.formats import files
 from autoloader.formats.files import UnreadableError, naming, told_stand_in
 from autoloader.formats.frames import VideoCodec, VideoFrame
 from autoloader.host.extras import needs
+from autoloader.host.frozen import frozen
 
 _REORDERED = 32
 """Packets that may lie behind a frame that is shown before theirs."""
@@ -32,7 +32,7 @@ _START = b"\0\0\1"
 """Start code of a unit of H.264."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PacketTable:
     """The packets of a video's one picture track, in decoding order: P of them, and F frames.
 

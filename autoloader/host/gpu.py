@@ -22,13 +22,15 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from autoloader.host.frozen import frozen
+
 logger = logging.getLogger(__name__)
 
 _SM_UTIL = 2
 """NVML_GPM_METRIC_SM_UTIL."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GpuReading:
     """Load of the trainer's devices.
 

@@ -38,11 +38,11 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from autoloader.errors import PipelineError
+from autoloader.host.frozen import frozen
 from autoloader.host.machine import ROOT, Cgroup, KernelFile, ProcessGroups, number, number_after
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ _RECLAIMABLE = {
 """Version of cgroups → names of its files, and of the lines of ``memory.stat``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Headroom:
     """One reading.
 

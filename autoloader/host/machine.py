@@ -27,8 +27,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
+
+from autoloader.host.frozen import frozen
 
 _READ_BYTES = 16384
 _STANDARD_ROOT = PurePosixPath("/sys/fs/cgroup")
@@ -64,7 +66,7 @@ class KernelFile:
         self._close()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cgroup:
     """One group on the way from the process's own up to the mount point.
 
@@ -99,7 +101,7 @@ class Cgroup:
         return f"cgroup v{self.version} /{self.below if self.below.parts else ''}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mount:
     """One mounted file system.
 
@@ -258,7 +260,7 @@ def versions(packages: Iterable[str] = VERSIONS) -> dict[str, str]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Processors:
     """One reading.
 

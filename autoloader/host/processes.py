@@ -32,11 +32,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import psutil
 
+from autoloader.host.frozen import frozen
 from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.host.machine import CgroupProcessors, KernelFile, Processors
 
@@ -173,7 +174,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Grown:
     """A process that holds more than a while ago."""
 
@@ -268,7 +269,7 @@ class StorageReads:
         return self._bytes if known else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProcessorReading:
     """Recent use of the processors that this process may use.
 
@@ -281,7 +282,7 @@ class ProcessorReading:
     others: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Times:
     """Seconds since the machine began, of the processors that this process may use.
 

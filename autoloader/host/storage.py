@@ -24,9 +24,9 @@ import mmap
 import os
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from autoloader.host.frozen import frozen
 from autoloader.host.machine import mounts
 from autoloader.host.units import MIB
 
@@ -40,7 +40,7 @@ _MOST_FILES = 16
 _PAGE = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rates:
     """Rates that a probe measured.
 
@@ -157,7 +157,7 @@ _LEAST_BLOCK, _MOST_BLOCK = MIB, 64 * MIB
 _LEAST_WINDOW, _MOST_WINDOW = 4, 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LocalityProposal:
     """Setting to write below ``mixing``.
 

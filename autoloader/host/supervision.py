@@ -62,6 +62,7 @@ from typing import Any
 
 from autoloader.errors import WorkerError
 from autoloader.host.files import memory_file
+from autoloader.host.frozen import frozen
 from autoloader.host.threads import MORE_THREADS
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ _REASONS: Mapping[Kind, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ThreadVitals:
     """Counters of one thread so far.
 
@@ -124,7 +125,7 @@ class ThreadVitals:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Vitals:
     """A process's threads by number at one time; none where it cannot be seen."""
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.host.frozen import frozen
 from autoloader.index.dataset import DatasetIndex, FramePlaces, GatheredEpisodes
 from autoloader.samples import draws, windows
 from autoloader.samples.block import (
@@ -213,7 +214,7 @@ class RunPlanner:
         return block, PlannedReads(files, shards, ranges, shown, work.steps[row_of], sample)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """The samples of one dataset, their rows among the sorted ones, the number of its settings."""
 
@@ -223,7 +224,7 @@ class Part:
     episodes: GatheredEpisodes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Samples of datasets with the same settings, and their rows among the sorted ones."""
 
@@ -286,7 +287,7 @@ def _states(group: Group, raw: Ints, width: int) -> NDArray[np.float32]:
     return found.reshape(-1, widest)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _SortedSamples:
     """n samples sorted by settings and dataset.
 

@@ -43,7 +43,6 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -63,6 +62,7 @@ from autoloader.formats.tables import (
     SourceIdentity,
 )
 from autoloader.host.files import check_file, written_by_others
+from autoloader.host.frozen import frozen
 from autoloader.samples.schema import RecordSchema
 from autoloader.storage.places import cache_root
 
@@ -167,7 +167,7 @@ def with_source(content: bytes, source: SourceIdentity) -> bytes:
     return _sealed(header, listed) + content[HEADER.size :]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Front:
     """The front of an index file: enough to count episodes without mapping it.
 

@@ -38,7 +38,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 from autoloader.errors import SpecError
 from autoloader.formats import files
 from autoloader.formats.cache import JsonCache
+from autoloader.host.frozen import frozen
 from autoloader.index.dataset import DatasetIndex
 from autoloader.index.opening import Progress, find_indexes, open_dataset_index
 from autoloader.index.planned import Group, Part, field_rows
@@ -270,7 +271,7 @@ Rows = tuple[NDArray[np.float32], NDArray[np.int64]]
 """([n, width] rows of a field, [n] how often each counts)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DatasetRows:
     """Rows that one dataset's statistics are of; a field that it does not have is absent.
 

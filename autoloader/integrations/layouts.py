@@ -16,12 +16,12 @@ Not here: what the numbers are (the spec), when a layout is called (``integratio
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from autoloader.errors import UsageError, nearest
+from autoloader.host.frozen import frozen
 from autoloader.samples.layout import Batch
 
 ACTION, STATE = "action", "observation.state"
@@ -335,7 +335,7 @@ def _to_width(numbers: Any, name: str) -> Any:
     return made
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage2Layout:
     """Batch as Stage-2 trainers of vision-language-action models expect it.
 
@@ -392,7 +392,7 @@ def _without_horizon(rows: Any) -> Any:
     return rows[:, 0] if rows.shape[1] == 1 else rows
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Window:
     """Facts of a batch that Octo's and OpenVLA's layouts need.
 

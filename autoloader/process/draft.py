@@ -33,6 +33,7 @@ from autoloader.formats.lerobot.modality import Release
 from autoloader.formats.places import NAMES_SPLIT, address_meant, dataset_around, folder_name
 from autoloader.formats.records import parse_example
 from autoloader.formats.sources import dataset_versions, is_file, is_records, kinds, same_files
+from autoloader.host.frozen import frozen
 from autoloader.index.counting import PROBE_RECORDS, count_mixture, of_first_records
 from autoloader.process import gr00t
 from autoloader.samples.resolve import resolve
@@ -75,7 +76,7 @@ _Faults = dict[str, AutoloaderError]
 _Place = str | os.PathLike[str]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Style:
     """Parts of a spec beside its datasets, in one project's convention.
 

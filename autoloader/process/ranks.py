@@ -24,10 +24,10 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from autoloader.errors import UsageError, shown
+from autoloader.host.frozen import frozen
 from autoloader.sampling.dealing import Ranks
 
 ALONE = Ranks()
@@ -35,7 +35,7 @@ _SAME_BATCHES = frozenset({"tp", "sp", "cp", "pp", "ep", "tensor", "model", "pip
 """Names of mesh dimensions whose ranks work on one batch together."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Neighbours:
     """The trainers of one machine.
 

@@ -7,18 +7,18 @@ Not here: what is decided before (``process.planning``), opening and governing a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from autoloader.controller.limits import ControlRequest
 from autoloader.decode.message import PipelineStart
 from autoloader.decode.ring import RingMemory
+from autoloader.host.frozen import frozen
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.mixture import MixtureOrder
 from autoloader.spec.knobs import Knobs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PipelineSetup:
     """Everything that one pipeline needs from its loader.
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoloader.formats.frames import Encoded
+from autoloader.host.frozen import frozen
 from autoloader.samples import windows
 from autoloader.samples.draws import PURPOSE_ORDER, Bools, Ints, fold
 from autoloader.samples.layout import PROVENANCE
@@ -31,7 +32,7 @@ MOST_UNFINISHED = 2
 """Batches with such runs that wait for decode threads while the next batch is filled."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """Place of an episode: dataset index, pass, number of its slice, record in the slice's file."""
 
@@ -222,7 +223,7 @@ def different_frames(ledger: Ints, raw: Ints, drawn: Bools) -> tuple[Ints, Ints]
     return number.reshape(raw.shape), first
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReaderStart:
     """Where a reader opens: a pass, and the records of each shard already done in it.
 
@@ -235,7 +236,7 @@ class ReaderStart:
     skip: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EmptyEpisode:
     """A record that gives no sample.
 

@@ -52,10 +52,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from autoloader.host.frozen import frozen
 
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]  # keys, hashes, and numbers that are hashed
@@ -294,7 +295,7 @@ def gather(image: Ints, size: Ints, key: Keys, block: Ints, window: int) -> Ints
     return first + unpermute(placed - first, length, slots.window_key(turn))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Slots:
     """Where the blocks of n permutations lie, all [n].
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from autoloader.errors import SpecError
 from autoloader.formats import Feature
+from autoloader.host.frozen import frozen
 from autoloader.samples.transforms.fields import NUMBERS, check_encoding, is_text, unfit
 from autoloader.spec import PipelineSpec
 
@@ -41,7 +42,7 @@ MOST_NUMBERS = 2**16
 FeatureKind = Literal["float32", "int64", "bool", "text"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FeatureForm:
     """Form of a feature in a batch: shape, type, number of values.
 
@@ -158,7 +159,7 @@ FEATURE_TEXT_BYTES = 256
 """The same for each text of ``features``."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArrayLayout:
     """One array of a batch: its dtype, shape and byte offset in the slot."""
 
@@ -172,7 +173,7 @@ class ArrayLayout:
         return int(np.dtype(self.dtype).itemsize * math.prod(self.shape))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BatchLayout:
     """Shapes of a mixture's batches.
 

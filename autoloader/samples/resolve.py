@@ -24,6 +24,7 @@ from autoloader.formats.features import SLAB, VIDEO
 from autoloader.formats.frames import MOST_KEPT_BYTES, MOST_SLAB_BYTES
 from autoloader.formats.sources import format_for, open_source
 from autoloader.formats.tables import StoredFeature, Wanted
+from autoloader.host.frozen import frozen
 from autoloader.host.units import MIB
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.layout import BatchLayout, forms_of
@@ -178,7 +179,7 @@ REMOTE_BUFFER_BYTES = 16 * MIB
 """What TensorFlow's remote files read at once (``pipeline.graph.tensorflow``)."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MixtureSizes:
     """Sizes that decide the memory of a mixture's pipeline, beside its knobs.
 
@@ -203,7 +204,7 @@ class MixtureSizes:
     run_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ResolvedMixture:
     """A spec for one split, ready to be read.
 
@@ -359,7 +360,7 @@ def _scaling(
     return scaling
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DatasetSource:
     """A dataset that takes part in a split; nothing is open yet.
 
@@ -772,7 +773,7 @@ def _fps(declared: DatasetSpec, directory: DatasetFormat) -> float | None:
     return told
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SampleLocation:
     """Where a sample lies on disk.
 

@@ -22,11 +22,10 @@ Not here: the t that a dataset's rules take away (``samples.transforms.keep``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.host.frozen import frozen
 from autoloader.samples.draws import (
     PURPOSE_GOAL,
     Bools,
@@ -40,7 +39,7 @@ from autoloader.spec import SampleSpec
 from autoloader.spec.sample import Finish
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WindowRows:
     """Rows of an episode for each of n samples.
 

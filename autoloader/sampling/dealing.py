@@ -20,11 +20,12 @@ Not here: which sample a position is (``sampling.plan``), who is which rank (``p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from autoloader.errors import SpecError
+from autoloader.host.frozen import frozen
 from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.sampling.mixture import MixtureOrder
@@ -33,7 +34,7 @@ from autoloader.sampling.steps import Ranks as Ranks
 from autoloader.sampling.steps import Steps as Steps
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NodePart:
     """Which positions a node shows, told as if every step were full and ranks numbered by node.
 

@@ -19,12 +19,13 @@ Not here: where episodes lie in the files (``index.dataset``), which t rules kee
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.host.frozen import frozen
 from autoloader.samples.draws import (
     MASK,
     PURPOSE_ORDER,
@@ -45,7 +46,7 @@ _ROWS = 32
 """Episodes hashed together. A draw hashes its whole episode: this bounds the memory it takes."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DatasetTable:
     """Facts of a dataset for the plan: its readable episodes, in the order of its files.
 

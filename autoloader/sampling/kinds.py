@@ -22,16 +22,17 @@ Not here: other orders (``mixture``).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from autoloader.host.frozen import frozen
 from autoloader.samples.draws import Ints
 from autoloader.sampling.schedule import Schedule
 from autoloader.sampling.steps import Deal, Ranks
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KindsOfSteps:
     """Kinds of datasets, and the steps that are of one kind.
 

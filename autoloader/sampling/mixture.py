@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from autoloader.errors import SpecError
+from autoloader.host.frozen import frozen
 from autoloader.samples.draws import PURPOSE_CHOICE, PURPOSE_PHASE, Ints, dataset_key, fold, unit
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.kinds import KindSchedule, KindsOfSteps
@@ -40,7 +41,7 @@ _KEPT = 16
 """Kinds of epochs, told apart by where their rounds begin, whose pieces are kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Locality:
     """Nearness in storage of the samples in a stretch of the order.
 
@@ -57,7 +58,7 @@ class Locality:
     batch: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MixtureOrder:
     """Parameters of a mixture's order.
 

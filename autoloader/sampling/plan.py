@@ -66,12 +66,12 @@ Not here: the mixing schedule (``sampling.schedule``); valid t and the frames of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.host.frozen import frozen
 from autoloader.samples.draws import (
     PURPOSE_PLAN,
     Bools,
@@ -207,7 +207,7 @@ class PassOrder:
         return first + which * size, first + min((which + 1) * size, length)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PlannedSamples:
     """The samples of n positions, in order.
 
@@ -538,7 +538,7 @@ class _Frames(NamedTuple):
     last: Ints
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reuse:
     """Decoding work of a plan.
 

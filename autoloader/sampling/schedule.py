@@ -47,12 +47,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoloader.host.frozen import frozen
 from autoloader.samples.draws import Bools, Ints, ordered
 
 WINDOW = 16_384
@@ -258,7 +258,7 @@ _ONE = 1 << _ONE_BITS
 """A share of 1, in whole numbers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Curriculum:
     """Shares that move evenly from an order's own to others.
 
@@ -271,7 +271,7 @@ class Curriculum:
     over: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Change:
     """Shares that were set while running.
 

@@ -24,10 +24,10 @@ Not here: which sample a position is (``sampling.plan``), who is which rank (``p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from autoloader.host.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ranks:
     """Which of how many trainers.
 
@@ -40,7 +40,7 @@ class Ranks:
     world_size: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Steps:
     """Steps that an epoch is dealt in, over all ranks.
 
@@ -76,7 +76,7 @@ class Steps:
         return -(-due // self.full)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Deal:
     """The steps of one rank from a base on, in constant time and memory.
 

@@ -39,6 +39,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from autoloader.errors import nearest, shown
+from autoloader.host.frozen import frozen
 from autoloader.spec.block import adapter, is_number, wrong
 
 _PATH = re.compile(r"^(?P<path>[^\[\]]+?)(?:\[(?P<columns>[^\[\]]*)\])?$")
@@ -48,7 +49,7 @@ _MOST_NAMES = 10_000
 _FLIPS: tuple[Any, ...] = ("flip_channels", {"flip_channels": "public"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FieldTerm:
     """One piece of a numeric field.
 
@@ -107,7 +108,7 @@ class FieldExpression:
         return plain[0] if len(plain) == 1 else plain
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnyOf:
     """One feature, or several of which one is drawn per episode and pass (seeded).
 
@@ -358,7 +359,7 @@ _ONCE = (("rel2abs", "binarise"), ("relabel",))
 """Ops of which a term has one, once: the others would find nothing to do, or undo it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FieldOp:
     """One arithmetic step on a term's columns, in the order listed.
 

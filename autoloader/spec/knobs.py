@@ -16,12 +16,12 @@ Not here: choosing values (``tune``, ``controller``), bytes that they take
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 from autoloader.errors import KnobError, in_our_words, nearest, shown
+from autoloader.host.frozen import frozen
 from autoloader.host.units import format_bytes, size_of
 
 KnobClass = Literal["free", "order", "fixed"]
@@ -40,7 +40,7 @@ processes gave 6,202, of two 4,687."""
 MOST_THREADS_AT_START = 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stage:
     """One stage of the loader's threads, declared with the knob that counts them.
 
@@ -74,7 +74,7 @@ _READ = Stage(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Knob:
     """One knob, beside its meaning and default.
 
@@ -548,7 +548,7 @@ class _Moves:
         return list(self._clamps.values())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KnobLimits:
     """Limits of one pipeline on one host.
 
@@ -574,7 +574,7 @@ class KnobLimits:
     one_process: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Workload:
     """Facts that the first guess of a knob goes by.
 
@@ -589,7 +589,7 @@ class Workload:
     disk_bound: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Clamp:
     """One knob that had to move: from ``value`` to ``legal``, because of ``rule``."""
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import (
@@ -46,6 +45,7 @@ from pydantic import (
 )
 
 from autoloader.errors import nearest, shown
+from autoloader.host.frozen import frozen
 from autoloader.spec.block import Block, is_number, wrong
 from autoloader.spec.fields import parse_columns
 from autoloader.spec.sample import Samples
@@ -484,7 +484,7 @@ _WITHIN = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AugmentOp:
     """One operation.
 

@@ -12,12 +12,12 @@ import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autoloader.host.extras import needs
+from autoloader.host.frozen import frozen
 from autoloader.host.units import format_bytes
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_4
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Line:
     """One line over time.
 
@@ -60,7 +60,7 @@ class Line:
     steps: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Mark:
     """An event in a chart over time, linked to a row of the page.
 
@@ -77,7 +77,7 @@ class Mark:
     colour: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timeline:
     """Parts that all charts of one run share.
 
@@ -157,7 +157,7 @@ def rows_over_time(
     return _svg(figure, title, f"{timeline.name}{key}", timeline.marks)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dot:
     """One point of a scatter chart, with the CSS variable of its colour."""
 

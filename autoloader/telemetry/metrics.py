@@ -17,10 +17,10 @@ import functools
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
+from autoloader.host.frozen import frozen
 from autoloader.telemetry.statistics import (
     CacheStatistics,
     ControllerStatistics,
@@ -57,7 +57,7 @@ _UNITS = {
 """Ending of a name → its unit."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Metric:
     """One metric.
 

@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from autoloader.errors import UsageError
+from autoloader.host.frozen import frozen
 from autoloader.host.units import format_bytes
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ _WINDOW_BATCHES = 256
 """Batches over which waits and rates are measured."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Figure:
     """Uses of one field of statistics.
 
@@ -116,7 +117,7 @@ def figures(owner: type) -> dict[str, Figure]:
     return {name: one.metadata["figure"] for name, one in fields if "figure" in one.metadata}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DatasetStatistics:
     """One dataset.
 
@@ -169,7 +170,7 @@ FAULTS = {name: one for name, one in figures(DatasetStatistics).items() if one.c
 """Counters of a dataset: where one is above 0, something is wrong with the dataset."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RingStatistics:
     """The batch ring.
 
@@ -196,7 +197,7 @@ class RingStatistics:
         return self.filled / self.slots if self.slots else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CacheStatistics:
     """Frame cache: decoded frames in memory (indexed reader), of all ranks that share a child.
 
@@ -233,7 +234,7 @@ class CacheStatistics:
         return self.hits / shown if shown else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class HelperStatistics:
     """Builders on other hosts (``helpers``), since this loader last began in its child.
 
@@ -257,7 +258,7 @@ class HelperStatistics:
     again: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ControllerStatistics:
     """Actions of the controller since this loader last began in its child.
 
@@ -291,7 +292,7 @@ def _bytes(count: int | None) -> str:
     return "not measured" if count is None else format_bytes(count)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageMoment:
     """One stage, or one dataset's part of it.
 
@@ -322,7 +323,7 @@ class StageMoment:
         return f"{self.stage}:{self.dataset}" if self.dataset else self.stage
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Move:
     """One time that knobs moved, or were to move.
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from autoloader.host.frozen import frozen
 from autoloader.host.units import format_bytes
 from autoloader.tune.measurement import Trace
 
@@ -44,7 +45,7 @@ _WORTH_RATIO = 0.01
 Resource = Literal["cores", "disk", "one thread"]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Costs:
     """Costs of a sample, by resource.
 
@@ -59,7 +60,7 @@ class Costs:
     disk_bytes: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Supplies:
     """Supply of each resource.
 
@@ -90,7 +91,7 @@ def solve(costs: Costs, supplies: Supplies) -> tuple[float, Resource | None]:
     return 1.0 / found_s, limit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lift:
     """One thing that would raise the bound.
 
@@ -103,7 +104,7 @@ class Lift:
     samples_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bound:
     """Highest rate that a loader could have, with an empty frame cache.
 

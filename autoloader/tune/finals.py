@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoloader.host.clock import Clock
+from autoloader.host.frozen import frozen
 from autoloader.spec.knobs import Knobs, used_knobs
 from autoloader.tune.trial import Outcome, TrialResult
 
@@ -84,7 +85,7 @@ class Contender:
         return quiet if len(quiet) > LEAST_ROUNDS else [ratio for _, ratio in found]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FinalsResult:
     """Winner of the finals, and its lead.
 

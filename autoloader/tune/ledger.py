@@ -30,7 +30,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 
 from autoloader.errors import KnobError, UsageError
+from autoloader.host.frozen import frozen
 from autoloader.spec.knobs import KnobLimits, Knobs, used_knobs
 from autoloader.tune.finals import TIE_RATIO, Contender
 from autoloader.tune.search_space import SearchSpace
@@ -157,7 +157,7 @@ def record(trial: optuna.Trial, knobs: Knobs, result: TrialResult, floor_bytes: 
         trial.set_constraint("ram_floor", below)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrialRecord:
     """One measured trial of the storage.
 

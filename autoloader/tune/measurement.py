@@ -27,7 +27,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,6 +36,7 @@ import numpy as np
 import psutil
 
 from autoloader.errors import SpecError, UsageError
+from autoloader.host.frozen import frozen
 from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.processes import PeakSampler, ProcessorProbe
 from autoloader.host.supervision import ThreadVitals, read_vitals
@@ -57,7 +58,7 @@ LEAST_BATCHES = 160
 """Fewest batches, before and in a measurement, from which a figure means anything."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measurement:
     """Result of one measurement: the fields of ``measure --json``.
 
@@ -302,7 +303,7 @@ _STAGES = {f"loader-{name}": name for name in STAGES} | dict.fromkeys(
 """Beginning of a thread's name → stage that its time counts for."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StageCost:
     """Seconds that one sample takes of one stage, all threads of the stage together.
 
@@ -319,7 +320,7 @@ class StageCost:
     threads: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Trace:
     """Resources that a sample took in one measurement.
 

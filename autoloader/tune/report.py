@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from autoloader.controller.profile import Profile
 from autoloader.errors import printable
 from autoloader.host.clock import Clock
 from autoloader.host.files import write_whole
+from autoloader.host.frozen import frozen
 from autoloader.host.units import MIB, format_bytes
 from autoloader.telemetry.charts import Dot, render, scatter
 from autoloader.tune.bound import NO_BOUND
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 _REASON_LENGTH = 100
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TuneReport:
     """The end of ``autoloader.tune``.
 

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from optuna.distributions import IntDistribution
 
+from autoloader.host.frozen import frozen
 from autoloader.spec.knobs import KNOBS, UNUSED_KNOBS, KnobLimits, Knobs, Workload
 from autoloader.tune.measurement import Trace
 
@@ -35,7 +35,7 @@ CALLS_SHARE = "num_parallel_calls_share"
 """Parameter name: ``num_parallel_calls`` as a share of ``cycle_length``, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SearchSpace:
     """The legal box around a start.
 

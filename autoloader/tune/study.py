@@ -34,6 +34,7 @@ import optuna
 
 from autoloader.errors import UsageError
 from autoloader.host.clock import Clock
+from autoloader.host.frozen import frozen
 from autoloader.spec.knobs import Knobs
 from autoloader.tune import ledger
 from autoloader.tune.bound import NOISE_RATIO, Analyst, Bound
@@ -115,7 +116,7 @@ class StudyWatcher(Protocol):
         """A measurement has ended; ``best_samples_per_s`` includes it."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StudyResult:
     """Result of a study.
 

@@ -29,7 +29,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import Enum
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -46,6 +46,7 @@ from autoloader.errors import (
 from autoloader.host import supervision
 from autoloader.host.clock import Clock, SystemClock
 from autoloader.host.files import Waiting, locked, own_folder, runtime_folder
+from autoloader.host.frozen import frozen
 from autoloader.host.processes import ProcessorProbe
 from autoloader.host.supervision import describe_end, last_lines
 from autoloader.host.threads import end_with
@@ -71,7 +72,7 @@ class Outcome(str, Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrialResult:
     """Result of one trial.
 
@@ -103,7 +104,7 @@ class TrialResult:
         return ((self.measurement or {}).get("trace") or {}).get("others_cpus")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TrialProgress:
     """Progress of a measurement.
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from autoloader.formats import files
 from autoloader.formats.arrays import FILTERS, ArrayCodec
 from autoloader.formats.files import UnreadableError
 from autoloader.formats.tables import Section
+from autoloader.host.frozen import frozen
 from autoloader.host.units import MIB, format_bytes
 
 Ints = NDArray[np.int64]
@@ -43,7 +43,7 @@ _ROW = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 _HEAP_MAGIC, _HEAP_HEADER = b"GCOL", 16
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ArrayFrames:
     """Pictures of an episode; an ``episodes.PackedFrames``.
 

@@ -14,7 +14,6 @@ import re
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -24,6 +23,7 @@ from autoloader.formats import files
 from autoloader.formats.files import UnreadableError
 from autoloader.host.extras import needs
 from autoloader.host.files import read_whole
+from autoloader.host.frozen import frozen
 
 MARK = "<image>"
 MOST_BYTES = 16 * 2**20
@@ -46,7 +46,7 @@ _PLAIN = 1
 """Added to the place of a tar member, which is even: the member is a caption, and no JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """Texts and pictures of a record.
 
@@ -136,7 +136,7 @@ def _pictures(raw: Mapping[str, Any]) -> Iterator[str]:
         yield one
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Found:
     """A record that was found in a file.
 

@@ -67,6 +67,7 @@ from autoloader.formats.records import write_example
 from autoloader.formats.tables import Section, SourceIdentity, Wanted
 from autoloader.formats.videos import PacketTable, first_frames_of, mapped, packets_of
 from autoloader.host.extras import needs
+from autoloader.host.frozen import frozen
 from autoloader.spec.model import Timestamps
 
 MOST_KEPT_PACKETS = 2**21
@@ -369,7 +370,7 @@ def _stored_picture(value: Mapping[str, Any]) -> NDArray[np.uint8]:
 # -- one Parquet file ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PackedRows:
     """Pictures of an episode in its Parquet file; an ``episodes.PackedFrames``.
 

@@ -35,6 +35,7 @@ from autoloader.formats.dataset import ShardSlice, broken, read_json
 from autoloader.formats.features import PARQUET, TASK, TASKS, VIDEO, Feature, FeatureKind
 from autoloader.formats.lerobot.parquet import read_columns, values_of
 from autoloader.formats.lerobot.videos import Placement, Spans, place
+from autoloader.host.frozen import frozen
 from autoloader.host.units import MIB
 
 Ints = NDArray[np.int64]
@@ -60,7 +61,7 @@ _TIMES = ("from_timestamp", "to_timestamp")
 _LONGEST_LINE = 16 * MIB
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Episode:
     """One episode, as the metadata has it.
 

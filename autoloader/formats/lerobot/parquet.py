@@ -32,6 +32,7 @@ from autoloader.formats.files import UnreadableError, told_stand_in
 from autoloader.formats.frames import PackedPicture
 from autoloader.formats.records import read_varint
 from autoloader.host.extras import needs
+from autoloader.host.frozen import frozen
 from autoloader.storage.faults import LimitError, Limits, check_bytes
 
 Ints = NDArray[np.int64]
@@ -109,7 +110,7 @@ def values_of(column: Any) -> NDArray[Any]:
     return np.from_dlpack(values)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PictureTable:
     """Places of the pictures of R rows.
 

@@ -18,11 +18,13 @@ Not here: packets (``formats.videos``), frames in an index (``formats.episodes``
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from autoloader.host.frozen import frozen
 
 LARGEST_DRIFT_FRAMES = 0.5
 """A time that is off by more than this many frames belongs to another frame."""
@@ -30,7 +32,7 @@ _BETWEEN_FRAMES = 0.25
 """A distance between two episodes that is farther from a whole number of frames is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Spans:
     """The n episodes of a video, as the list of episodes has them; n > 0.
 
@@ -63,7 +65,7 @@ class Spans:
         return Placement({index: here for index, here in pairs if index not in lost}, lost, note)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Placement:
     """The episodes of a video.
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoloader.host.frozen import frozen
 from autoloader.loader import AutoLoader
 from autoloader.process.delivery import InHand, Iteration
 from autoloader.process.torch_side import Transfer
@@ -32,7 +33,7 @@ ToBatch = Callable[[Batch, Sequence[str]], Any]
 """Maps a loader's batch, with ``loader.dataset_names``, to what a trainer wants."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Consumer:
     """Facts that a stream needs of its consumer.
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from autoloader.errors import PipelineError
 from autoloader.host.extras import needs
+from autoloader.host.frozen import frozen
 
 RESOURCE = "autoloader"
 """Where nodes declare this resource of Ray's, they alone help, each with as much as it declares."""
@@ -24,7 +24,7 @@ _REACHED_REMEDY = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ClusterNode:
     """A node that lives.
 

@@ -18,7 +18,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
@@ -36,6 +35,7 @@ from autoloader.formats.files import (
     unreadable,
 )
 from autoloader.host.files import read_whole
+from autoloader.host.frozen import frozen
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.telemetry.progress import shard_words
 
@@ -50,7 +50,7 @@ _MOST_REMEMBERED = 4096
 Piece = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Stretches:
     """Stretches of files in the order in which they lie, and the reads that bring them.
 

@@ -21,11 +21,12 @@ Not here: the words of the spec (``spec.fields``), turning channels (``decode.de
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal, NamedTuple
 
 from autoloader.errors import SpecError
 from autoloader.formats import DatasetFormat, Feature, files
+from autoloader.host.frozen import frozen
 from autoloader.samples.draws import Keys
 from autoloader.samples.transforms import fields
 from autoloader.samples.transforms.keep import Keep
@@ -205,7 +206,7 @@ def _check_depth(choices: Sequence[Feature], camera: CameraSpec, *, field: str) 
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Words:
     """Rules by which a dataset's stored texts become those of its samples.
 

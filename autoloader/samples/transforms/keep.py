@@ -33,6 +33,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from autoloader.errors import SourceError, SpecError
 from autoloader.formats import Feature, files
+from autoloader.host.frozen import frozen
 from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.transforms.fields import (
     check_encoding,
@@ -52,7 +53,7 @@ ALL_STEPS = 2**31 - 1
 """Steps that a text of the whole episode covers."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TextRuns:
     """The texts of one feature.
 
@@ -66,7 +67,7 @@ class TextRuns:
     texts: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RuleLoss:
     """Loss by one rule, of what the rules before it have left.
 
@@ -439,7 +440,7 @@ class Ranges:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DatasetCount:
     """Counts of one dataset: episodes, valid steps, samples.
 

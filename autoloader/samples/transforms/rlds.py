@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from autoloader.formats.features import (
     list_frames,
 )
 from autoloader.formats.records import FeatureValue, MalformedRecordError, parse_example
+from autoloader.host.frozen import frozen
 from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.transforms.fields import BETWEEN
 
@@ -49,7 +50,7 @@ class FunctionFailedError(Exception):
     """A transform cannot be found, raised, or gave no episode; the message says why. Internal."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Transformed:
     """One record after its transform.
 

@@ -72,6 +72,7 @@ from autoloader.formats import DatasetFormat, Feature, ShardSlice, tensorflow_pr
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.features import JOINED, RAGGED
 from autoloader.formats.records import MalformedRecordError, RecordPlace, write_example
+from autoloader.host.frozen import frozen
 from autoloader.host.supervision import extend_import_path
 from autoloader.host.threads import free_in_forks
 from autoloader.samples.draws import Bools, Floats
@@ -107,7 +108,7 @@ ARITHMETIC = 1
 _PREFIX = "autoloader"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DerivedColumns:
     """A term that is worked out for whole episodes: a feature of its own, and how it is made.
 
@@ -135,7 +136,7 @@ class DerivedColumns:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Derivation:
     """The pass over each episode of one dataset; immutable.
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from autoloader.errors import UsageError, nearest
+from autoloader.host.frozen import frozen
 from autoloader.spec.reading import packaged
 
 __all__ = ["STYLES", "Recipe", "mixtures", "names", "other_names", "own_name", "recipe"]
@@ -48,7 +48,7 @@ _UNLABELLED = ("openvla", "oft")
 """Styles that leave out episodes without any instruction."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Recipe:
     """One project's fields of one dataset.
 

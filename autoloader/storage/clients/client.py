@@ -23,18 +23,19 @@ import pkgutil
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from autoloader.host.extras import needs
+from autoloader.host.frozen import frozen
 from autoloader.host.threads import free_in_forks
 from autoloader.storage.faults import Meter, NoFileSystemError
 from autoloader.storage.places import CLIENTS, check_address, scheme_of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteIdentity:
     """One version of a remote object, whose path the caller knows.
 
