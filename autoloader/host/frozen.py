@@ -17,9 +17,9 @@ _T = TypeVar("_T")
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def frozen(cls: type[_T]) -> type[_T]:
-    """Make a class a dataclass with slots, equal and hashed by its fields."""
-    made: Any = dataclass(slots=True, eq=False, repr=False)(cls)
+def frozen(cls: type[_T], *, slots: bool = True) -> type[_T]:
+    """Make a class a dataclass, with slots or without, that is equal and hashed by its fields."""
+    made: Any = dataclass(slots=slots, eq=False, repr=False)(cls)
     compared = [one.name for one in fields(made) if one.compare]
     values = attrgetter(*compared) if compared else type
 

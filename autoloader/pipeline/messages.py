@@ -28,6 +28,7 @@ from typing_extensions import dataclass_transform
 
 from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, WorkerError
+from autoloader.host.frozen import frozen
 from autoloader.host.threads import Owner
 
 _LENGTH = struct.Struct("<I")
@@ -40,14 +41,14 @@ UNREAD_S = 1.0
 
 
 @dataclass_transform(frozen_default=True)
-@dataclass(frozen=True)
+@frozen
 class Message:
     """Base of all messages, each a frozen dataclass; ``pipeline`` says which one it is about."""
 
     pipeline: int
 
     def __init_subclass__(cls) -> None:
-        dataclass(frozen=True)(cls)
+        frozen(cls, slots=False)
 
 
 class Hello(Message):

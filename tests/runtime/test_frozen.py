@@ -1,4 +1,4 @@
-"""A frozen class is what ``dataclass(frozen=True, slots=True)`` makes, but for refusing a change."""
+"""A frozen class is like ``dataclass(frozen=True, slots=True)``, but refuses no change."""
 
 import copy
 import pickle
