@@ -269,7 +269,7 @@ class DatasetFormat(ABC):
         folder = existing_directory(path, dataset=dataset, holds=cls.marker)
         if not has_file(folder, cls.marker):
             raise SourceError(
-                f"dataset {dataset}: {folder} is not a {cls.title} dataset: it has no {cls.marker}",
+                f"dataset {dataset}: {folder} holds no {cls.title} dataset: it has no {cls.marker}",
                 remedy=f"give the folder that holds {cls.marker}, or correct kind in the spec",
                 dataset=dataset,
             )
@@ -323,7 +323,7 @@ class DatasetFormat(ABC):
     def with_media(self, media: str) -> DatasetFormat:
         """The dataset, whose pictures lie below another folder; asked of image–text data."""
         raise SpecError(
-            f"datasets[{self.dataset}].media: {media}, and {self.path} is a {self.title} dataset",
+            f"datasets[{self.dataset}].media: {media}, but {self.path} holds {self.title} data",
             remedy="leave media out: it is for kind: image_text",
         )
 

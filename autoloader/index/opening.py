@@ -16,6 +16,7 @@ bytes, place and publication (``index.shard``).
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -331,11 +332,14 @@ class _ShardFile:
         except OSError as error:
             why = error.strerror or error
             if self.keep:
-                beside = "; or leave --beside out" if self.place != self.asked[-1] else ""
+                beside, home = "", self.asked[-1]
+                if self.place != home:
+                    beside = f"; or leave --beside out: the index then goes to {home.parent}"
+                full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise SourceError(
                     f"dataset {self.dataset}: its index cannot be written to {place.parent}: {why}",
-                    remedy="make room there and let this user write, or set the environment "
-                    f"variable AUTOLOADER_CACHE_DIR to another folder{beside}",
+                    remedy=f"{'make room' if full else 'let this user write'} there, or set the "
+                    f"environment variable AUTOLOADER_CACHE_DIR to another folder{beside}",
                     dataset=self.dataset,
                 ) from error
             first = place.parent not in _unwritable

@@ -152,7 +152,7 @@ class Gr00tLayout:
         if len(self._names) > 1 and "dataset_index" not in batch:
             raise UsageError(
                 "the batch mixes several datasets, but does not say which dataset each step is of",
-                remedy="write metadata: full (or dataset_only) at the top of the spec",
+                remedy="write metadata: full (or dataset_only) at the top level of the spec",
             )
         return list(self._steps(batch, dataset_names or self._dataset_names))
 

@@ -373,7 +373,7 @@ class Stage2Layout:
             raise UsageError(
                 "Stage2Layout needs the place of each sample in its dataset; the spec has "
                 "metadata: " + ("dataset_only" if "dataset_index" in batch else "none"),
-                remedy="write metadata: full at the top of the spec",
+                remedy="write metadata: full at the top level of the spec",
             )
         places = batch["provenance"].tolist()
         kept = {key: value for key, value in batch.items() if key != "images"}
@@ -433,7 +433,7 @@ def _read_window(
     if "provenance" not in batch:
         raise UsageError(
             f"the {layout} layout needs each frame's place in its episode, which the batch lacks",
-            remedy="write metadata: full at the top of the spec",
+            remedy="write metadata: full at the top level of the spec",
         )
     offsets = batch["frame_offset"]
     asked = _asked(offsets.shape[1] - goal, goal, frame_offsets, layout)

@@ -100,7 +100,8 @@ class Augmenter:
         if "provenance" not in batch:
             raise UsageError(
                 'the batch has no batch["provenance"], which seeds its augmentation',
-                remedy="write metadata: full at the top of the spec, and leave provenance in",
+                remedy="write metadata: full at the top level of the spec, and leave provenance "
+                "in the batch",
             )
         return self.apply(batch, self.parameters(np.asarray(batch["provenance"].tolist())))
 

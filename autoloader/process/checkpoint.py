@@ -237,7 +237,8 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             remedy="gather the states after the same step, and pass them in the order of the ranks",
         )
     for rank, state in enumerate(read):
-        differing = _all_differences({key: first.get(key) for key in _SHARED}, state)
+        shared = {key: first.get(key) for key in _SHARED}
+        differing = _all_differences(shared, state, (f"rank {rank}", "rank 0"))
         if differing:
             raise UsageError(
                 f"the states of rank 0 and rank {rank} are of different loaders: {differing}",
@@ -280,8 +281,8 @@ def order_from(state: Mapping[str, Any], plan: LoaderPlan, order: MixtureOrder) 
         if not _may_rebase(state, here, plan):
             raise UsageError(
                 f"the state was saved for another loader: {differing}",
-                remedy="resume with the spec and split of the saved run; world size, batch size "
-                "and knobs may differ. If mixing.epoch is a number or forever, and the spec has no "
+                remedy="set these fields as in the saved run; world size, batch size and "
+                "knobs may differ. If mixing.epoch is a number or forever, and the spec has no "
                 "mixing.chain and no mixing.locality.lanes, weights and datasets may differ too",
             )
         saved = tuple(state["datasets"])
@@ -409,24 +410,31 @@ def _may_rebase(state: Mapping[str, Any], here: Mapping[str, Any], plan: LoaderP
     return fixed(state) == fixed(here)
 
 
-def _all_differences(here: Mapping[str, Any], state: Mapping[str, Any]) -> str:
+_NAMES = ("the saved run", "this run")
+"""What differs, in messages."""
+
+
+def _all_differences(
+    here: Mapping[str, Any], state: Mapping[str, Any], names: tuple[str, str] = _NAMES
+) -> str:
     """Clauses about every field in which a state differs from the plan; "": none does."""
     found = []
     for key, value in here.items():
-        found += _differences(key, state.get(key), value)
+        found += _differences(key, state.get(key), value, names)
     return "; ".join(found)
 
 
-def _differences(path: str, saved: Any, here: Any) -> list[str]:
+def _differences(path: str, saved: Any, here: Any, names: tuple[str, str] = _NAMES) -> list[str]:
     """Clauses about the leaves in which two values differ."""
     if isinstance(saved, Mapping) and isinstance(here, Mapping):
         found = []
         for key in dict.fromkeys([*saved, *here]):
-            found += _differences(f"{path}.{key}", saved.get(key), here.get(key))
+            found += _differences(f"{path}.{key}", saved.get(key), here.get(key), names)
         return found
     if isinstance(saved, Mapping) or isinstance(here, Mapping):
-        return [f"{path}: only in {'this spec' if saved is None else 'the saved run'}"]
-    return [] if saved == here else [f"{path}: saved {saved!r}, here {here!r}"]
+        return [f"{path} is only in {names[saved is None]}"]
+    told = [f"{value!r} in {name}" for name, value in zip(names, (saved, here), strict=True)]
+    return [] if saved == here else [f"{path}: {', '.join(told)}"]
 
 
 def reweighted(
@@ -510,8 +518,8 @@ def _number(at_batch: int | None, following: int, ranks: Ranks) -> int:
             raise UsageError(
                 f"set_weights without at_batch, on {ranks.world_size} ranks: a rank that calls it "
                 "a step later would get other samples",
-                remedy=f"pass the same at_batch on every rank, such as loader.batches + 10; the "
-                f"next batch is number {following}",
+                remedy="pass the same at_batch on every rank, some batches ahead, such as "
+                f"at_batch={following + 10}; the next batch here is number {following}",
             )
         return following
     if isinstance(at_batch, bool) or not isinstance(at_batch, int):

@@ -167,7 +167,9 @@ def open_device(device: torch.device | str) -> Device:
     if (wanted.index or 0) >= (found := torch.cuda.device_count()):
         raise UsageError(
             f"transfer to {wanted}: torch {torch.__version__} finds {found} CUDA devices",
-            remedy='pass "cpu", or a device that is there; nvidia-smi lists them',
+            remedy='pass "cpu", or a device that is there; nvidia-smi lists them'
+            if torch.version.cuda or torch.version.hip
+            else 'pass "cpu", or install a torch that is built with CUDA',
         )
     return CudaDevice(wanted)
 

@@ -430,7 +430,7 @@ class DatasetSource:
         where = f"{self.where}.episodes"
         if not directory.numbered:
             raise SpecError(
-                f"{where}: {directory.path} is a {directory.title} dataset, whose "
+                f"{where}: {directory.path} holds {directory.title} data, whose "
                 "episodes have no numbers",
                 remedy="leave episodes out, and cut the split: train[:90%]",
             )
@@ -457,12 +457,13 @@ def find_sources(spec: PipelineSpec, split: str) -> tuple[DatasetSource, ...]:
     found = []
     for declared in spec.datasets:
         if split not in declared.split:
-            known, example = ", ".join(sorted(declared.split)), f"part: '{split}'"
+            where, known = f"datasets[{declared.name}].split", ", ".join(sorted(declared.split))
+            example = f"part: '{split}' to {where}, and ask for the split part"
             if "[" not in split:
-                example = f"{split}: 'train[90%:]' ({split}: null leaves this dataset out)"
+                example = f"{split}: 'train[90%:]' to {where}, or {split}: null to leave it out"
             raise SpecError(
-                f"datasets[{declared.name}].split: no split {split!r} is declared here",
-                remedy=f"choose one of: {known}; or add one here, such as {example}",
+                f"{where}: it declares no split {split!r}",
+                remedy=f"choose one of: {known}; or add {example}",
             )
         expression = declared.split[split]
         if expression is not None:
@@ -506,7 +507,7 @@ def bind_dataset(source: DatasetSource, index: int) -> ResolvedDataset:
     timed = declared.timestamps
     if timed != "check" and not directory.numbered:
         raise SpecError(
-            f"{where}.timestamps: {timed}, but {directory.path} is a {directory.title} dataset, "
+            f"{where}.timestamps: {timed}, but {directory.path} holds {directory.title} data, "
             "whose rows have no times",
             remedy="leave timestamps out",
         )

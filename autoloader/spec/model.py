@@ -385,8 +385,9 @@ class PipelineSpec(Block):
                     )
                 if self.cameras[camera].depth and dataset.images[camera].flip:
                     raise wrong(
-                        f"dataset {dataset.name!r} flips the channels of depth camera {camera!r}",
-                        "a depth frame has one channel: leave ops out",
+                        f"datasets[{dataset.name}].images.{camera}: flip_channels swaps colours, "
+                        f"and the camera {camera!r} has depth: true",
+                        "leave flip_channels out",
                     )
         for name, how in self.cameras.items():
             if not how.placeholder and not any(name in one.images for one in self.datasets):
@@ -485,7 +486,7 @@ class PipelineSpec(Block):
                 "frames by goal": sample.frames - sample.window,
                 "states by state_offsets": sample.state_rows,
                 "actions by action_horizon": sample.action_rows,
-                "steps by action_per: step": sample.action_steps,
+                "steps with their own actions by action_per": sample.action_steps,
             }
 
         first = shape(self.datasets[0])
@@ -493,7 +494,7 @@ class PipelineSpec(Block):
             for key, count in shape(dataset).items():
                 if count != first[key]:
                     raise wrong(
-                        f"datasets: {dataset.name!r} has {count} {key} in a sample, and "
+                        f"datasets: a sample of {dataset.name!r} has {count} {key}, and one of "
                         f"{self.datasets[0].name!r} has {first[key]}; all need the same number",
                         f"set {key.partition(' by ')[2]} alike for every dataset: in sample, or in "
                         "the sample of each",

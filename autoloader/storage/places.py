@@ -111,8 +111,9 @@ def check_address(path: str) -> None:
     if path.startswith("hf://buckets/"):
         raise SpecError(
             f"path: {path}: Storage Buckets of the Hugging Face Hub are not supported",
-            remedy=f"run `hf buckets sync {path} FOLDER`, and give that folder; or put the data "
-            "into a dataset of the Hub: `hf upload`",
+            remedy=f"run `hf buckets sync {'/'.join(path.split('/')[:5])} FOLDER`, and give that "
+            "folder; or put the data into a dataset of the Hub: `hf upload ORG/NAME FOLDER "
+            "--repo-type dataset`",
         )
     parts = urlsplit(path)
     if parts.scheme not in ("", "file") and (parts.username or parts.password or parts.query):

@@ -209,7 +209,7 @@ def test_only_the_states_of_all_ranks_of_one_run_are_joined(
         (parts[0], "takes a list of states"),
         (parts[::-1], "one state of each rank, saved after the same step"),
         (parts[:1], "one state of each rank, saved after the same step"),
-        ([parts[0], other], "rank 0 and rank 1 are of different loaders: seed: saved 4, here 0"),
+        ([parts[0], other], "are of different loaders: seed: 4 in rank 1, 0 in rank 0"),
         ([parts[0], resting["indexed"][1]], "one state of each rank, saved after the same step"),
     ):
         with pytest.raises(UsageError, match=said):

@@ -220,7 +220,7 @@ def test_a_state_of_another_mixture_is_refused_saying_what_differs(pair: tuple[W
     with load(spec_of(*pair)) as loader:
         state = loader.state_dict()
     passes = spec_of(pair[0], mixing={"epoch": "pass"})
-    with load(passes) as loader, pytest.raises(UsageError, match=r"datasets.b: only in"):
+    with load(passes) as loader, pytest.raises(UsageError, match=r"datasets.b is only in"):
         loader.load_state_dict(state)
     with load(spec_of(*pair, seed=5)) as loader, pytest.raises(UsageError, match="seed"):
         loader.load_state_dict(state)

@@ -72,7 +72,7 @@ def test_a_state_that_goes_on_with_other_shares_says_from_where_and_what_was_sav
     _, state = run(capped, 3)
     run(capped.model_copy(update={"weights": "natural_scaled"}), 1, state)
     assert "from sample 9 of the run on, the order is that of this spec" in caplog.text
-    assert "datasets.a.share: saved 0.5, here 0.55" in caplog.text
+    assert "datasets.a.share: 0.5 in the saved run, 0.55" in caplog.text
 
 
 @pytest.mark.parametrize("reader", ["indexed", "stream"])
@@ -97,16 +97,16 @@ def test_a_dataset_that_is_left_out_is_forgotten_and_the_others_go_on(
 
 def test_a_state_of_other_datasets_alone_is_refused_with_the_difference(trio: list[Written]):
     _, state = run(mixture([trio[0]], [1]), 1)
-    with pytest.raises(UsageError, match=r"datasets\.a: only in the saved run"):
+    with pytest.raises(UsageError, match=r"datasets\.a is only in the saved run"):
         run(mixture([trio[1]], [1]), 1, state)
 
 
 @pytest.mark.parametrize(
     ("top", "said"),
     [
-        ({"mixing": {"epoch": "pass"}}, r"datasets\.c: only in this spec"),
+        ({"mixing": {"epoch": "pass"}}, r"datasets\.c is only in this run"),
         ({"mixing": {"chain": True, "block_length": 3, "epoch": "forever"}}, r"datasets\.c"),
-        ({"seed": 3}, "seed: saved 0, here 3"),
+        ({"seed": 3}, "seed: 0 in the saved run, 3 in this run"),
     ],
 )
 def test_what_hangs_on_whole_passes_or_on_the_seed_is_refused_with_the_difference(

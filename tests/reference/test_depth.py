@@ -242,7 +242,7 @@ DEPTH = {"size": [12, 16], "depth": "float32"}
         ("depth16", {"size": [12, 16]}, "is a depth or float image"),
         ("depth", {**DEPTH, "resize": "bilinear"}, "resize: bilinear"),
         ("depth", {**DEPTH, "depth": "uint8"}, "'uint8'"),
-        ({"path": "depth", "ops": ["flip_channels"]}, DEPTH, "flips the channels"),
+        ({"path": "depth", "ops": ["flip_channels"]}, DEPTH, "flip_channels swaps colours"),
     ],
 )  # fmt: skip
 def test_what_is_no_depth_is_refused_by_field_with_a_remedy(

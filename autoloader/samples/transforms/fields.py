@@ -379,7 +379,7 @@ def _check_relative(
         if "state" not in fields:
             raise SpecError(
                 f"{place}: the dataset has an action, and no state to subtract from it",
-                remedy="add state to the dataset, or sample: {action_relative_to_state: []}",
+                remedy=f"set {where}.state to a feature, or {place} to []",
             )
         for name, bound in fields.items():
             if dim >= bound.width:
