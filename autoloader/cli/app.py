@@ -130,8 +130,8 @@ def _refuse_further(word: str, parts: Sequence[str]) -> None:
     known = {*Knobs.model_fields, *PipelineSpec.model_fields, "knobs", "spec", "defaults"}
     if all(part.partition("=")[0].partition(".")[0] in known for part in parts[1:]):
         raise UsageError(
-            f"--set {word}: one --set sets one knob or field",
-            remedy=f"write {' '.join(f'--set {part}' for part in parts)}",
+            f"--set {word}: a comma stands between two settings",
+            remedy=f"write --set {' '.join(parts)}",
         )
 
 

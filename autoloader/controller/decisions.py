@@ -135,8 +135,9 @@ def replay(lines: Iterable[str], *, origin: str = "the log") -> Replayed:
             recorded, derived = line["decision"], _plain(decide(state, seen, limits[whose]))
         except (KeyError, ValidationError, KnobError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
+            first = f"it has no {first}" if isinstance(error, KeyError) else first
             raise UsageError(
-                f"{origin}, line {number} is not a decision that this version can replay: {first}",
+                f"{origin}, line {number}: this version cannot replay the decision: {first}",
                 remedy="give the log as it was written, and use the version of autoloader that "
                 "wrote it",
             ) from error

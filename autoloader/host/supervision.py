@@ -99,7 +99,7 @@ what its busiest thread got of a processor. There is no limit for ``STARVED``.""
 _REASONS: Mapping[Kind, str] = {
     Kind.STOPPED: "it has been stopped (SIGSTOP, or a debugger) for {:.0f} s",
     Kind.IDLE: "it hangs: no sign of life for {:.0f} s, and no thread of it wanted a processor",
-    Kind.UNKNOWN: "it gave no sign of life for {:.0f} s, and what it does cannot be seen from here",
+    Kind.UNKNOWN: "it gave no sign of life for {:.0f} s, and its state cannot be read in /proc",
     Kind.BLOCKED: "it has waited inside the kernel for {:.0f} s (a disk that does not answer?)",
     Kind.COMPUTING: "it computed for {:.0f} s without a sign of life",
 }

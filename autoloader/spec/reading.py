@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode
 from ruamel.yaml.reader import ReaderError
@@ -405,6 +406,17 @@ def packaged(package: str, name: str, of: type[_Type]) -> _Type:
     return found
 
 
+class _Constructor(SafeConstructor):
+    """Adds the place of a value to Python's own error about it, such as of the date 2024-13-01."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, OverflowError) as error:
+            error.__dict__.setdefault("problem_mark", node.start_mark)
+            raise
+
+
 def parse_yaml(text: str | bytes) -> Any:
     """The plain values of a YAML text.
 
@@ -412,7 +424,7 @@ def parse_yaml(text: str | bytes) -> Any:
         DocumentError: the text is no YAML, or crosses a limit.
     """
     yaml = YAML(typ="safe", pure=True)
-    yaml.composer.warn_double_anchors = False
+    yaml.Constructor, yaml.composer.warn_double_anchors = _Constructor, False
     whole = ""
     try:
         whole = text.decode("utf-8") if isinstance(text, bytes) else text
@@ -454,8 +466,6 @@ def _syntax(error: Exception, mark: Any, whole: str) -> DocumentError:
     if isinstance(error, UnicodeDecodeError):
         return DocumentError("its text is not UTF-8", "save it as UTF-8")
     said = " ".join(str(getattr(error, "problem", None) or error).split())
-    if "integer string conversion" in said:
-        return DocumentError("it holds a number that is too long to read", "shorten or quote it")
     if isinstance(error, ReaderError):
         number = whole.count("\n", 0, error.position) + 1
         return DocumentError(
@@ -463,12 +473,13 @@ def _syntax(error: Exception, mark: Any, whole: str) -> DocumentError:
             "remove the character, or check that this is the right file",
         )
     if mark is None or mark.line >= len(whole.splitlines()):
-        remedy = "fix the file's syntax"
-        if not isinstance(error, YAMLError):  # Python's own: a date or number that cannot be
-            remedy = "put the date or number in quotes if it is text, or correct it"
-        return DocumentError(f"it is not YAML: {said}", remedy)
+        return DocumentError(f"it is not YAML: {said}", "fix the file's syntax")
     told = [one for part, one in _SYNTAX.items() if part in said] or [f"is not YAML: {said}"]
     what, _, remedy = told[0].partition(" → ")
+    if not isinstance(error, YAMLError):  # Python's own: a date or number that cannot be
+        said = "it is too long" if "integer string conversion" in said else said
+        what = f"has a date or number that cannot be read: {said}"
+        remedy = "put it in quotes if it is text, or correct it"
     line = shown(whole.splitlines()[mark.line].strip())
     return DocumentError(
         f"line {mark.line + 1}: {line} {what}", remedy or "fix this line, or the lines above it"

@@ -286,7 +286,7 @@ def key_parts(key: str) -> tuple[tuple[str, str | None], ...]:
     parts = []
     for text, feature, spec, conversion in string.Formatter().parse(key):
         if feature is not None and (not feature.strip("/ ") or spec or conversion):
-            raise ValueError(f"{{{feature}{spec and ':' + spec}}} is not a feature")
+            raise ValueError("braces hold the path of a feature, and no format such as ':5'")
         parts.append((text, None if feature is None else feature.strip("/ ")))
     if all(feature is None for _, feature in parts):
         raise ValueError("it would be the same for every episode")

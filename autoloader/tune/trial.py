@@ -142,8 +142,8 @@ def start_error(first: TrialResult) -> AutoloaderError:
     """Why a study cannot begin, from what became of its start."""
     if first.outcome is Outcome.INFEASIBLE:
         return BudgetInfeasibleError(
-            f"the knobs to start from break the RAM floor: {first.reason}",
-            remedy="free memory, lower --ram-floor, or start from a smaller profile",
+            f"the knobs to start from would leave less than the RAM floor free: {first.reason}",
+            remedy="free memory, lower --ram-floor, or start from a profile that takes less memory",
         )
     what = f"the start could not be measured: {first.reason}"
     remedy = "`autoloader measure` with the same --spec and profile shows the whole error"

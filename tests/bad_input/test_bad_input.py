@@ -307,7 +307,11 @@ COMMANDS = [
     command("plan mix.yaml --set batch.sizes=2", "batch: unknown key 'sizes'", "'size'"),
     command("plan mix.yaml --set batch.size=[2", "batch.size", "ends in the middle"),
     command("plan mix.yaml --set datasets.am.weight=2", "'am'", "'arm'"),
-    command("plan mix.yaml --set decode_threads=4,ring_slots=8", "one knob", "--set ring_slots=8"),
+    command(
+        "plan mix.yaml --set decode_threads=4,ring_slots=8",
+        "a comma",
+        "--set decode_threads=4 ring_slots=8",
+    ),
     command("plan mix.yaml other.yaml", "other.yaml", "takes"),
     command("measure", "SPEC", "missing", "YAML file"),
     command("init", "DATA", "missing", "lerobot/pusht"),

@@ -495,7 +495,7 @@ def too_many_bad(
     if bad <= max(1, int(ratio * records)):
         return None
     which = which and f" ({which})"
-    keep = whole and f"list the good ones in the spec (episodes: [{whole}]), "
+    keep = whole and f"set datasets[{dataset}].episodes: [{whole}], the good ones, "
     return SourceError(
         f"dataset {dataset!r}: {bad} of the {records} episodes in this split are bad{which}, more "
         f"than errors.max_corrupt_ratio={ratio} allows; the last: {last}",

@@ -121,8 +121,9 @@ def _published(name: str, known: Sequence[str], style: str) -> str:
     if close.startswith("did you mean"):
         return close
     return (
-        f"pass the name under which the dataset was published, such as {some}; "
-        f"autoloader.recipes.names({style!r}) lists them all"
+        f"pass the name under which the dataset was published, such as {some} "
+        f"(autoloader.recipes.names({style!r}) lists all); `autoloader init PATH` writes a spec of "
+        "other data"
     )
 
 
