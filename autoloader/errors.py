@@ -147,15 +147,11 @@ def as_fault(error: BaseException, stage: str, dataset: str = "") -> AutoloaderE
     if isinstance(error, AutoloaderError):
         return error
     where = f"dataset {dataset!r}, stage {stage!r}" if dataset else f"stage {stage!r}"
-    short = isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM
-    fault = PipelineError(
-        f"{where}: {type(error).__name__}: {error}",
-        remedy="free memory, or lower batch.size or the knob ring_slots"
-        if short
-        else "this is a fault of the loader; please report it with this message",
-        dataset=dataset,
-        stage=stage,
-    )
+    what = f"{where}: {type(error).__name__}: {error}"
+    remedy = "this is a fault of the loader; please report it with this message"
+    if isinstance(error, MemoryError) or getattr(error, "errno", 0) == errno.ENOMEM:
+        remedy = "free memory, or lower batch.size or the knob ring_slots"
+    fault = PipelineError(what, remedy=remedy, dataset=dataset, stage=stage)
     fault.__cause__ = error
     return fault
 

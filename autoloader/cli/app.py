@@ -203,9 +203,11 @@ def _put(document: dict[str, Any], path: str, text: str) -> None:
     for part in above:
         inner = holder.get(part) or {}
         if not isinstance(inner, dict):
+            kept = f"train: {inner}, " * (part == "split" and leaf != "train")
             raise UsageError(
                 f"--set {path}: {part} is {shown(inner)}, which is no block of fields",
-                remedy=f"give {part} a block, such as {{{leaf}: {text}}}, in the file or by --set",
+                remedy=f"give {part} a block, such as {{{kept}{leaf}: {text}}}, in the file or by "
+                "--set",
             )
         holder[part] = dict(inner)  # an alias may share it
         holder = holder[part]

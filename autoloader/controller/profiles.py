@@ -350,8 +350,8 @@ def _saved(profile: Profile, target: Path, *said: str) -> Kept:
     except OSError as error:
         raise ProfileError(
             f"{target}: the profile cannot be written: {error.strerror or error}",
-            remedy="give a file that can be written with --output, or set the environment "
-            f"variable {CONFIG_DIR_VARIABLE} to a folder",
+            remedy="give another file with --output, or set the environment variable "
+            f"{CONFIG_DIR_VARIABLE} to a folder that can be written",
         ) from error
     return Kept(target, notes)
 

@@ -536,7 +536,8 @@ class BatchBuilder:
                 name = self._names[place.dataset]
                 raise SourceError(
                     f"dataset {name!r}, {self._told(place)}: {reason}",
-                    remedy="repair the record, or set errors.non_finite: drop (or keep)",
+                    remedy="repair the record, or set errors.non_finite: drop (another sample "
+                    "takes its place) or keep",
                     dataset=name,
                 )
             pending.bad.append((row, place, reason))

@@ -418,7 +418,9 @@ def resolve_split(
         if abs(start) > total or abs(stop) > total:
             raise SpecError(
                 f"{field}: {term} goes beyond the split {name}, which has {total} episodes",
-                remedy=f"use numbers from -{total} to {total}, or percentages such as {name}[:90%]",
+                remedy=f"use numbers from -{total} to {total}, or percentages such as {name}[:90%]"
+                if total
+                else "choose another split",
             )
         start, stop = (one + total if one < 0 else one for one in (start, stop))
         sizes[name] = total

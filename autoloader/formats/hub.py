@@ -135,7 +135,7 @@ def _fetched(
                 f"{label}: {format_bytes(lacking)} must be fetched, and {cache} has room for "
                 f"{format_bytes(room)}",
                 remedy="set the environment variable HF_HOME to a folder on a larger disk, or "
-                f"lower the disk floor ({FLOOR_VARIABLE})",
+                f"lower the disk space that must stay free ({FLOOR_VARIABLE})",
             )
         say(f"{label}: fetching {format_bytes(lacking)} into {cache}")
         return snapshot_download(

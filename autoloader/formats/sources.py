@@ -101,7 +101,7 @@ def format_of(kind: str, *, field: str) -> type[DatasetFormat]:
         return _loaded(installed[kind])
     known = kinds()
     raise SpecError(
-        f"{field}: there is no dataset format {kind!r}; known: {', '.join(known)}",
+        f"{field}: there is no dataset format {kind!r}",
         remedy=f"{nearest(kind, known)}; or install the package that brings it",
         path=field,
     )

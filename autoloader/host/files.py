@@ -74,7 +74,7 @@ def memory_file(name: str, size: int = 0, *, sealed: bool = False) -> int:
         if descriptor >= 0:
             os.close(descriptor)
         raise PipelineError(
-            f"the kernel refuses a file in memory of {size} bytes: {error.strerror}",
+            f"the kernel refuses an in-memory file of {size} bytes: {error.strerror}",
             remedy="allow memfd_create (a container's seccomp profile may forbid it), and files of "
             "that size (ulimit -f)",
         ) from error

@@ -151,7 +151,7 @@ class HeadroomProbe:
         limits = [limit for limit in known if limit is not None]
         if not limits:
             raise PipelineError(
-                f"main memory cannot be read from {self._proc}/meminfo",
+                f"the size of main memory cannot be read from {self._proc}/meminfo",
                 remedy="mount /proc, or run on Linux",
                 stage="headroom",
             )

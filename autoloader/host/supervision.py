@@ -543,7 +543,7 @@ class Supervisor:
         often = f"{self._in_a_row} times in a row without a batch"
         if self._in_a_row <= MAX_RESTARTS:
             apart = f"less than {PAST_BATCHES} batches after the one before"
-            often = f"{self._crashes} times by its own fault, each {apart}"
+            often = f"{self._crashes} times by a crash or an error of its own, each {apart}"
         raise WorkerError(f"{self.what} ended {often}; last: {reason}{printed}", remedy=remedy)
 
     @property

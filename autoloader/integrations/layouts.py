@@ -198,15 +198,18 @@ def openpi(
     frames = {name: one.shape[1] for name, one in batch["images"].items()}
     states = batch["state"].shape[1]
     if not frames or set(frames.values()) != {1} or states != 1:
+        told = ", ".join(
+            f"{count} of {name}" for name, count in {"state": states, **frames}.items()
+        )
         raise UsageError(
-            f"a sample has {states} states and frames {frames}; openpi takes one of each",
+            f"openpi takes one state and one frame a camera, and a sample has {told}",
             remedy="write sample: {frame_offsets: [0], state_offsets: [0]}, without goal",
         )
     taken = cameras or _CAMERAS["pi0_fast" if model == "pi0_fast" else "pi0"]
     missing = set(cameras.values()) - set(frames) if cameras else set()
     if missing:
         raise UsageError(
-            f"the batch has no camera {', '.join(sorted(missing))}",
+            f"the batch has no camera {', '.join(map(repr, sorted(missing)))}",
             remedy=f"choose from: {', '.join(frames)}",
         )
     coloured = [name for name, one in batch["images"].items() if one.shape[-1] == 3]

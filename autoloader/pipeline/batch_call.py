@@ -144,7 +144,7 @@ class BatchCall:
             given = sorted(found) if isinstance(found, Mapping) else type(found).__name__
             raise self._wrong(
                 f"{call} gave {shown(given)}, and batch.gives names {shown(sorted(gives))}",
-                "return a dict with these names",
+                "return a dict with the names of batch.gives, or change batch.gives",
             )
         for name, wanted in gives.items():
             value = found[name]
@@ -153,7 +153,8 @@ class BatchCall:
                 listed = isinstance(texts, (list, tuple)) and len(texts) == filled.rows
                 if not listed or not all(isinstance(text, str) for text in texts):
                     raise self._wrong(
-                        f"{call} gave {shown(value)} for {name!r}, which says dtype: text",
+                        f"{call} gave {shown(value)} for {name!r}, and batch.gives says dtype: "
+                        "text",
                         f"return a list of {filled.rows} texts",
                     )
                 filled.called[name] = list(texts)
@@ -162,7 +163,8 @@ class BatchCall:
                 array = np.asarray(value)
             except Exception as error:  # whatever a tensor of the user's raises
                 raise self._wrong(
-                    f"{call} gave {shown(value)} for {name!r}, which is no array: {error}",
+                    f"{call} gave {shown(value)} for {name!r}, of which NumPy makes no array: "
+                    f"{error}",
                     f"return an array of {filled.rows} rows, all of one shape",
                 ) from error
             shape = (filled.rows, *wanted.shape)

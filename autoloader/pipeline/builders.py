@@ -249,7 +249,7 @@ class RemoteBuilder(BuilderProcess):
         super().__init__(
             "a decode process",
             "autoloader.pipeline.decode_process",
-            remedy="see what it printed last, or use decode_processes=1",
+            remedy="see what it printed last; decode_processes=1 starts no such process",
             thread="autoloader-fill-receive",
             bad=bad,
         )

@@ -230,9 +230,11 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     parts = [tuple(state.get("part", (0, 1))) for state in read]
     places = sorted({state["position"] for state in read})
     if len(places) > 1 or (of_part and parts != [(rank, len(read)) for rank in range(len(read))]):
+        lost = sorted({*range(max(size for _, size in parts))} - {rank for rank, _ in parts})
+        missing = f" (none is of rank {', '.join(map(str, lost))})" * (of_part and bool(lost))
         raise UsageError(
             f"join_states needs one state of each rank, saved after the same step; these are of "
-            f"(rank, world size) {', '.join(map(str, parts))}, saved after "
+            f"(rank, world size) {', '.join(map(str, parts))}{missing}, saved after "
             f"{', '.join(map(str, places))} samples",
             remedy="gather the states after the same step, and pass them in the order of the ranks",
         )

@@ -105,7 +105,8 @@ class Child:
         self.supervisor = Supervisor(
             "the loader's child",
             "autoloader.process.worker",
-            remedy='see what it printed last, or run with isolation="thread" to see the fault',
+            remedy='see what it printed last, or run with isolation="thread" under a debugger, '
+            "which sees the fault",
         )
         try:
             self._connect()

@@ -185,10 +185,10 @@ def _refuse_poses(modality: Modality, directory: DatasetFormat, release: Release
         if named and "absolute" not in modality.action[key].model_fields_set:
             raise UnsupportedError(
                 f"dataset {directory.dataset}: action.{key} of {MODALITY_FILE} is a pose of an end "
-                f"effector: GR00T {release.upper()} may take it relative to the state, which is "
-                "not supported",
+                f"effector, which GR00T {release.upper()} may take relative to the state: "
+                "autoloader cannot",
                 remedy=f'to train on it as it is stored, write "absolute": true for action.{key} '
-                f"in {MODALITY_FILE}; GR00T has no statistics of relative poses",
+                f"in {MODALITY_FILE}",
                 path="",
             )
 

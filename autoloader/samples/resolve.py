@@ -435,12 +435,14 @@ class DatasetSource:
                 remedy="leave episodes out, and cut the split: train[:90%]",
             )
         known = set(directory.episode_numbers)
+        least, most = min(known, default=0), max(known, default=0)
+        gaps = " with gaps" * (most - least >= len(known))
         lost = sorted(set(numbers) - known)
         if lost or not numbers:
             told = f"there is no episode {lost[0]}" if lost else "it is empty"
             raise SpecError(
-                f"{where}: {told}; {directory.path} has {len(known)} episodes, "
-                f"{min(known, default=0)} to {max(known, default=0)}",
+                f"{where}: {told}; {directory.path} has {len(known)} episodes, numbered {least} to "
+                f"{most}{gaps}",
                 remedy="list only episodes that the dataset has",
             )
         return directory.with_episodes(numbers)
@@ -594,10 +596,9 @@ def _refuse_relative_poses(
         names += [f"it has {op.name}" for op in term.ops if op.name in WIDTHS]
         if own and names:
             raise UnsupportedError(
-                f"{where}.sample.action_relative_to_state: column {min(own)} of the action, from "
-                f"{term.text()!r}, is part of a pose ({names[0]}), which cannot be relative",
-                remedy="leave the columns of that pose out of action_relative_to_state; GR00T has "
-                "no statistics of relative poses",
+                f"{where}.sample.action_relative_to_state: column {min(own)} of the whole action, "
+                f"from {term.text()!r}, is part of a pose ({names[0]}), which cannot be relative",
+                remedy="leave the columns of that pose out of action_relative_to_state",
             )
 
 

@@ -126,7 +126,7 @@ def read_weights(
         raise SourceError(
             f"dataset {directory.dataset}: {how.file}, row {row} (episode {episode[row]}, step "
             f"{step[row]}): {fault}",
-            remedy="write one weight for each step, of at least 0",
+            remedy="write one weight for each step, from 0 to 3.4e38 (float32)",
             dataset=directory.dataset,
         )
     weights = values[order].astype(np.float32)
@@ -191,7 +191,7 @@ def _places(
             if whole and (step < rows[of]).all():
                 return episode, step
     raise SpecError(
-        f"{where} does not say which steps its rows are of",
+        f"{where} does not say which step each row is for",
         remedy="write columns episode and step (or episode_index and frame_index; for LeRobot "
         "data, index is enough)",
     )

@@ -122,7 +122,7 @@ def _ring_fits(limits: KnobLimits) -> tuple[int, str] | None:
     if not limits.batch_bytes or limits.budget_bytes is None:
         return None
     batch, free = format_bytes(limits.batch_bytes), format_bytes(limits.budget_bytes)
-    rule = f"a batch has {batch}, and {free} of memory may be used"
+    rule = f"a slot holds a batch of {batch}, and all slots may take {free} of memory"
     return max(4, int(limits.budget_bytes // limits.batch_bytes)), rule
 
 

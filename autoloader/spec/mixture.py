@@ -115,18 +115,19 @@ class BatchSpec(Block):
     def _call_and_gives_belong_together(self) -> BatchSpec:
         if (self.call is None) != (not self.gives):
             raise wrong(
-                "call needs gives" if self.call else "gives needs call",
-                "add what the function returns, such as gives: {input_ids: {dtype: int32, "
-                "shape: [32]}}"
+                "call needs gives beside it" if self.call else "gives needs call beside it",
+                "add batch.gives, what the function returns, such as gives: {input_ids: {dtype: "
+                "int32, shape: [32]}}"
                 if self.call
-                else "add the function, such as call: my_module:my_function",
+                else "add batch.call, the function, such as call: my_module:my_function",
             )
         for name in self.gives:
-            if name in OWN_KEYS or not name.isidentifier():
-                raise wrong(
-                    f"gives names {name!r}, which cannot be a key of the batch",
-                    "use letters, digits and _, and no name that a batch has already",
-                )
+            if name in OWN_KEYS:
+                what = f"gives names {name!r}, a key that batches have already"
+                raise wrong(what, "choose another name in batch.gives")
+            if not name.isidentifier():
+                what = f"gives names {name!r}, which is no name"
+                raise wrong(what, "use letters, digits and _ in the names of batch.gives")
         return self
 
 

@@ -11,6 +11,7 @@ Not here: the language itself (``model``, ``fields``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import re
@@ -56,7 +57,9 @@ def read_document(path: Path) -> dict[str, Any]:
             what = f"{path}: it is a directory, not a spec file"
         elif error.what.startswith("line "):
             what = f"{path}, {error.what}"
-        if not os.path.isdir(path) and os.path.isfile(f"{path}.yaml"):
+        if error.what == os.strerror(errno.EACCES):
+            remedy = "give this user permission to read it, or give another path"
+        elif not os.path.isdir(path) and os.path.isfile(f"{path}.yaml"):
             remedy = f"did you mean {path}.yaml?"
         elif os.path.isdir(path) or not (path.suffix or os.path.exists(path)):
             remedy = f"`autoloader init {quote(str(path))} -o mix.yaml` writes a spec of its data"
@@ -204,7 +207,8 @@ def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, st
     where = f"{path}: " if path else ""
     context = first.get("ctx") or {}
     if isinstance(cause := context.get("error"), AutoloaderError):
-        return f"{where}{cause.what}{more}", cause.remedy, path
+        what = cause.what.removeprefix(f"{path.rpartition('.')[2]}: ")
+        return f"{where}{what}{more}", cause.remedy, path
     if "remedy" in context:
         where = where or "at the top level: " * context["what"].startswith("unknown key")
         return f"{where}{context['what']}{more}", context["remedy"], path
@@ -232,6 +236,7 @@ _EXAMPLES = {
     "match": "{language_instruction: 'pick.*'}",
     "gives": "{input_ids: {dtype: int32, shape: [32]}}",
     "augment": "{primary: {brightness: 0.1}}",
+    "over": "100000",
     "from": "{bridge: 1.0}",
     "to": "{bridge: 2.0}",
 }

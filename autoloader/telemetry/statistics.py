@@ -580,14 +580,17 @@ def _reader() -> TypeAdapter[Statistics]:
 
 def _read(read: Callable[[Any], Statistics], found: Any) -> Statistics:
     """A snapshot that ``read`` makes of values or text; ``UsageError`` where it is none."""
+    from pydantic import ValidationError
+
     remedy = "pass what Statistics.as_dict() or to_json() gave"
     try:
         moment = read(found)
-    except ValueError as error:
-        what = f"the line holds no statistics of a run: {' '.join(str(error).split())[:300]}"
-        raise UsageError(what, remedy=remedy) from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        why = ": ".join(map(str, (*first["loc"], first["msg"])))[:300]
+        raise UsageError(f"the line holds no statistics of a run: {why}", remedy=remedy) from error
     if not moment.run:
-        raise UsageError("the line does not name its run", remedy=remedy)
+        raise UsageError("the line has no run, the name of its run", remedy=remedy)
     return moment
 
 

@@ -127,8 +127,8 @@ def open_study(
     told = study.user_attrs.get(_ABOUT)
     if about and told not in (None, about):
         raise UsageError(
-            f"the study {shown_study(name)} measured another mixture or split, so its rates cannot "
-            "be compared with new ones",
+            f"the study {shown_study(name)!r} measured another mixture or split, so its rates "
+            "cannot be compared with new ones",
             remedy="choose another name with --study",
         )
     if about and told is None:
@@ -441,10 +441,10 @@ def storage_errors(url: str, *, study: str = "") -> Iterator[None]:
         what = f"cannot be used: {first_line}"
         remedy = "give --storage the URL of a database that can be reached and written"
         if study:
-            what = f"was lost in the middle of the study {study}: {first_line}"
+            what = f"was lost in the middle of the study {study!r}: {first_line}"
             remedy = (
-                "no profile was written, and what was measured is kept there; when the storage "
-                f"answers again, go on with --study {study}"
+                "no profile was written; when the storage answers again, go on with --study "
+                f"{study}: trials that it still holds count"
             )
         raise UsageError(f"the study's storage {shown_url(url)} {what}", remedy=remedy) from error
     except ImportError as error:

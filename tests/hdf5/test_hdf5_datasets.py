@@ -298,7 +298,7 @@ def test_depth_is_that_of_h5py_to_the_bit(tmp_path: Path, how: dict[str, Any], o
         ("rotate: 90", "rotate"),
         ("chanel_order: bgr", "chanel_order"),
         ("like: robomimik", "robomimik"),
-        ("files: no/*.h5", "matches no/"),
+        ("files: no/*.h5", "matches 'no/"),
     ],
 )
 def test_a_wrong_declaration_is_refused_by_its_field(tmp_path: Path, line: str, why: str):

@@ -262,7 +262,7 @@ def test_a_file_that_changed_is_never_read_wrongly(tmp_path: Path):
         ({"kind": "hdf5", "vision": {"size": [4, 4]}, "action": "a"}, "the field 'vision'"),
         ({"kind": "tfds", "media": "/x", "action": "a"}, "media"),
         ({"path": "gs://bucket/t.jsonl", "images": {"top": "image_0"}}, "remote"),
-        ({"path": "t.csv"}, "no file of records"),
+        ({"path": "t.csv"}, "is no file of records"),
     ],
 )
 def test_what_records_do_not_have_is_refused_by_name(

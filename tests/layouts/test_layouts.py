@@ -265,10 +265,10 @@ def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(writte
             call(batch, frame_offsets=[-4, -2, 0])
     with pytest.raises(UsageError, match="1 chunks of actions and 2 frames"):
         layouts.octo({**batch, "state": batch["state"][..., :0]})
-    wrong(layouts.openpi, batch, {}, "openpi takes one of each")
+    wrong(layouts.openpi, batch, {}, "openpi takes one state and one frame a camera")
     one, _ = batches(written)
     with pytest.raises(UsageError, match="samples have one frame"):
         layouts.octo(one, goal=True)
-    with pytest.raises(UsageError, match="no camera scene"):
+    with pytest.raises(UsageError, match="no camera 'scene'"):
         layouts.openpi(one, cameras={"base_0_rgb": "scene"})
     wrong(layouts.openpi, one, {"action": np.zeros((STEPS, 1, 33), np.float32)}, "33 columns")

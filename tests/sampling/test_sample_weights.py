@@ -185,7 +185,7 @@ def test_an_index_whose_first_step_nobody_knows_is_refused(folder: Path, tmp_pat
         "sample_weight": {"file": str(tmp_path / "w.npz"), "key": "w"},
     }  # fmt: skip
     spec = spec_of(folder, None, datasets=[dataset])
-    with pytest.raises(SpecError, match="does not say which steps"):
+    with pytest.raises(SpecError, match="does not say which step each"):
         AutoLoader(spec, **HOW)
 
 
@@ -266,7 +266,7 @@ def test_files_that_cannot_serve_are_refused(folder: Path, tmp_path: Path):
     refused(tmp_path / "pipe.parquet", SpecError, "named pipe")
     refused(tmp_path / "text.parquet", SpecError, "cannot be read")
     refused(tmp_path / "odd.npz", SpecError, "differ in length")
-    refused(tmp_path / "bare.npz", SpecError, "does not say which steps")
+    refused(tmp_path / "bare.npz", SpecError, "does not say which step each")
     refused(tmp_path / "twice.npz", SourceError, "row 1 .*has a weight already")
     refused(folder / "w.npz", SpecError, "no column 'v'", key="v")
 

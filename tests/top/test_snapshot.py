@@ -13,7 +13,7 @@ from autoloader.telemetry.statistics import Statistics
     "text", ["", "[]", "{}", "7", json.dumps(a_moment().as_dict())[:-9], '{"run": "a", "moves": 3}']
 )
 def test_what_is_no_snapshot_is_refused_in_words(text: str):
-    with pytest.raises(UsageError, match=r"does not name its run|holds no statistics of a run"):
+    with pytest.raises(UsageError, match=r"has no run, the name|holds no statistics of a run"):
         Statistics.from_json(text)
 
 

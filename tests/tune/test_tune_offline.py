@@ -285,7 +285,7 @@ def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom():
 def test_a_study_that_goes_on_must_be_of_the_same_mixture(spec_path: Path):
     run(spec_path, trials=1, study="mine")
     spec_path.write_text(spec_path.read_text().replace("size: 16", "size: 24"))
-    with pytest.raises(UsageError, match="study mine measured another mixture"):
+    with pytest.raises(UsageError, match="study 'mine' measured another mixture"):
         run(spec_path, trials=1, study="mine")
 
 
@@ -307,7 +307,7 @@ def test_a_storage_that_goes_away_ends_the_study_and_saves_nothing(spec_path: Pa
             base.execute("DROP TABLE trial_user_attributes")
         return TrialResult(Outcome.COMPLETE, duration_s=1.0, samples_per_s=100.0)
 
-    with pytest.raises(UsageError, match="lost in the middle of the study mine") as caught:
+    with pytest.raises(UsageError, match="lost in the middle of the study 'mine'") as caught:
         run(spec_path, pulls_the_plug, study="mine", out=tmp_path / "out")
     assert "--study mine" in caught.value.remedy
     assert [one.name for one in (tmp_path / "out").iterdir()] == ["studies.db"]

@@ -96,7 +96,7 @@ class Hdf5Directory(episodes.StoredFormat):
         paths = sorted(map(os.path.normpath, names), key=natural)
         if not paths:
             raise SourceError(
-                f"dataset {dataset}: no file in {path} matches {pattern}",
+                f"dataset {dataset}: no file in {path} matches {pattern!r}",
                 remedy=f"give the folder with the HDF5 files, or write the pattern of their names "
                 f"in {Path(path) / SCHEMA_FILE}, such as files: 'data/*.hdf5'",
                 dataset=dataset,

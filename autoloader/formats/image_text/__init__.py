@@ -116,7 +116,8 @@ class ImageTextDirectory(DatasetFormat):
         text = files.normal(path)
         if not record_files(text):
             raise SourceError(
-                f"dataset {dataset}: there is no file of records at {text} ({', '.join(RECORDS)})",
+                f"dataset {dataset}: {text} is no file of records ({', '.join(RECORDS)}), and no "
+                "folder with one",
                 remedy="give the path of such a file, or of the folder that holds them",
                 dataset=dataset,
             )

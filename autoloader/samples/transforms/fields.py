@@ -154,10 +154,11 @@ def _width_after(term: FieldTerm, taken: int, field: str) -> int:
         wanted, given = op.widths(width)
         if width != wanted:
             raise SpecError(
-                f"{field}: {op.name} of {term.text()!r}: it takes {wanted} columns, and is given "
-                f"{width}",
+                f"{field}: {op.name} takes {wanted} columns, and {term.text()!r} gives {width}",
                 remedy=f"take the {wanted} columns of the rotation alone, such as "
-                f"{term.path}[3:{3 + wanted}], and list the other columns beside it",
+                f"{term.path}[3:{3 + wanted}], and list the other columns beside it"
+                if width > wanted
+                else f"name a feature with the {wanted} columns, or remove {op.name}",
             )
         width = given
     return width
