@@ -177,6 +177,11 @@ def shown(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
+def many(count: int, noun: str) -> str:
+    """A count with its noun, in the plural unless it is 1."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def in_our_words(message: str) -> str:
     """A rule of pydantic's about a value, as "it should be at least 1"."""
     words = re.sub(", (unable|got) .*", "", message).replace("Input should be", "it should be")

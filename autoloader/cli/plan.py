@@ -37,7 +37,7 @@ from autoloader.cli.recorded_run import last_run
 from autoloader.controller.admission import price_start
 from autoloader.controller.profiles import ResolvedProfile, Untuned, shipped_profiles_dir
 from autoloader.decode.probe import DecodeCost, VideoCost, probe_decode
-from autoloader.errors import UsageError
+from autoloader.errors import UsageError, many
 from autoloader.formats.files import reading
 from autoloader.host.clock import SystemClock
 from autoloader.host.headroom import Headroom, HeadroomProbe
@@ -175,7 +175,7 @@ def _ranks_of_a_node(ranks: int, nodes: int) -> int:
     here, rest = divmod(ranks, nodes)
     if rest:
         raise UsageError(
-            f"--ranks {ranks} --nodes {nodes}: some nodes would have {_many(here, 'rank')}, "
+            f"--ranks {ranks} --nodes {nodes}: some nodes would have {many(here, 'rank')}, "
             f"others {here + 1}",
             remedy="--ranks counts all ranks; make it a multiple of --nodes, such as "
             f"{max(1, here) * nodes}",
@@ -325,21 +325,19 @@ class _Report:
             features += sum(map(len, dataset.cameras.values()))
             stages = [
                 f"interleave {min(own.cycle_length, shards)}",
-                f"parse {_many(features, 'feature')}",
-                f"prefetch {_many(own.stream_prefetch, 'episode')}",
-                f"queue {_many(own.queue_samples, 'sample')}",
+                f"parse {many(features, 'feature')}",
+                f"prefetch {many(own.stream_prefetch, 'episode')}",
+                f"queue {many(own.queue_samples, 'sample')}",
             ]
             if indexed:
-                stages = [f"index of {_many(features, 'feature')}", "global shuffle"]
-            streams[dataset.name] = " → ".join([_many(shards, "shard"), *stages])
+                stages = [f"index of {many(features, 'feature')}", "global shuffle"]
+            streams[dataset.name] = " → ".join([many(shards, "shard"), *stages])
         reading = f"mix ({spec.mixing.strategy}, {block})"
         if indexed:
-            reading = f"plan ({block}) → read {_many(knobs.read_ahead, 'run')} ahead"
+            reading = f"plan ({block}) → read {many(knobs.read_ahead, 'run')} ahead"
         sizes = (f"{name} {how.size[0]}×{how.size[1]}" for name, how in spec.cameras.items())
         shown = ", ".join(sizes)
-        making = (
-            f"{one} ({_many(n, 'thread')}; {shown})" for one, n in knobs.pixel_threads.items()
-        )
+        making = (f"{one} ({many(n, 'thread')}; {shown})" for one, n in knobs.pixel_threads.items())
         ring = f"ring ({knobs.ring_slots} slots of {format_bytes(layout.slot_bytes)})"
         stages = [reading, *making, ring, f"batches of {layout.batch_size}"]
         return {"datasets": streams, "mixture": " → ".join(stages)}
@@ -572,10 +570,6 @@ def _reuse_of(plan: LoaderPlan, tables: Sequence[DatasetTable]) -> Reuse | None:
     return foretell_reuse(order, tables)
 
 
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _knob_origins(plan: LoaderPlan, sets: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Every knob's value, range, class, and where the value came from."""
     written = _written_knobs(plan.profile)
@@ -657,10 +651,10 @@ def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tu
         size += "" if several else f", {count} an epoch"
     datasets = list(document["datasets"].values())
     if lost := sum(bool(one["lost"]) for one in datasets):
-        size += f", {_many(lost, 'dataset')} {'loses' if lost == 1 else 'lose'} frames (see -v)"
+        size += f", {many(lost, 'dataset')} {'loses' if lost == 1 else 'lose'} frames (see -v)"
     how = "by index" if datasets[0]["reader"] == "indexed" else "as a stream"
     read = f"read {how} ({datasets[0]['reader_why']})"
-    yield "Data", f"{_many(len(datasets), 'dataset')}, {size}, {read}"
+    yield "Data", f"{many(len(datasets), 'dataset')}, {size}, {read}"
     for key in ("action", "state"):
         widths = sorted({one[f"{key}_width"] for one in datasets} - {0})
         if len(widths) > 1:
@@ -693,7 +687,7 @@ def _limit(document: Mapping[str, Any]) -> str:
         return "no frame is decoded"
     every = len(document["datasets"])
     told = (
-        f"{STAGES[bound['stage']].work}: {_many(bound['threads'], 'thread')}, "
+        f"{STAGES[bound['stage']].work}: {many(bound['threads'], 'thread')}, "
         f"{bound['threads'] / bound['samples_per_s'] * 1e3:.2f} ms of a processor for a sample"
     )
     if bound["datasets_probed"] < every:
@@ -714,7 +708,7 @@ def _videos(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         told += f", {chained:.1f} {how}"
     if one["decode_s"]:
         rate = threads * one["decoded_frames"] / one["decode_s"]
-        told += f"; {_many(threads, 'thread')} give {rate:.0f} frames/s"
+        told += f"; {many(threads, 'thread')} give {rate:.0f} frames/s"
         last = document["last_run"] or {}
         if (needed := last.get("needed_samples_per_s")) and len(document["datasets"]) == 1:
             told += f", the last run needed {needed * one['decoded_frames']:.0f}"

@@ -45,7 +45,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.errors import SpecError
+from autoloader.errors import SpecError, many
 from autoloader.formats import files
 from autoloader.formats.cache import JsonCache
 from autoloader.host.frozen import frozen
@@ -308,8 +308,8 @@ def shared_statistics(datasets: Sequence[DatasetRows], group: str = "") -> Norma
             width, first = values.shape[1], there[0][1][0].shape[1]
             if width != first:
                 raise SpecError(
-                    f"normalize.group.{group}: the {name} of {there[0][0]!r} has {first} columns, "
-                    f"the {name} of {other!r} has {width}",
+                    f"normalize.group.{group}: the {name} of {there[0][0]!r} has "
+                    f"{many(first, 'column')}, the {name} of {other!r} has {width}",
                     remedy="move one of the two to another group: a group needs equal columns",
                 )
         if there:

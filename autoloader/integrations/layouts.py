@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from autoloader.errors import UsageError, nearest
+from autoloader.errors import UsageError, many, nearest
 from autoloader.host.frozen import frozen
 from autoloader.samples.layout import Batch
 
@@ -69,8 +69,8 @@ def octo(
         action, mask = action[:, None], mask[:, None]
     if action.shape[1] != window.size:
         raise UsageError(
-            f"a sample has {action.shape[1]} chunks of actions and {window.size} frames: the Octo "
-            "layout needs a chunk for each frame",
+            f"a sample has {many(action.shape[1], 'chunk')} of actions and "
+            f"{many(window.size, 'frame')}: the Octo layout needs a chunk for each frame",
             remedy="write action_per: step in the spec's sample",
         )
     horizon = action.shape[2]
@@ -499,7 +499,8 @@ def _asked(size: int, goal: bool, frame_offsets: Sequence[int] | None, layout: s
     asked = list(range(1 - size, 1)) if frame_offsets is None else list(frame_offsets)
     if len(asked) != size:
         raise UsageError(
-            f"frame_offsets={asked} has {len(asked)} offsets, but a sample has {size} frames"
+            f"frame_offsets={asked} has {many(len(asked), 'offset')}, but a sample has "
+            f"{many(size, 'frame')}"
             f"{' beside its goal' if goal else ' (goal=False)'}",
             remedy="pass sample.frame_offsets of the spec, and goal=True if it has sample.goal",
         )
@@ -510,8 +511,8 @@ def _proprio(states: Any, asked: Sequence[int], layout: str) -> Any:
     """States with one row for each frame; ``UsageError`` where the spec gives others."""
     if states.shape[1] != len(asked):
         raise UsageError(
-            f"a sample has {len(asked)} frames, but states: {states.shape[1]}; the {layout} layout "
-            "needs a state (proprio) for each frame",
+            f"a sample has {many(len(asked), 'frame')}, but {many(states.shape[1], 'state')}; the "
+            f"{layout} layout needs a state (proprio) for each frame",
             remedy=f"write state_offsets: {list(asked)} in the spec's sample",
         )
     return states

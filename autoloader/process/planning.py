@@ -102,7 +102,7 @@ def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], w
                 f"datasets[{one.name}].keep: {one.directory.path} would be read as a stream, and "
                 "keep needs an index",
                 remedy="pip install 'autoloader-rlds[remote]' and use reader: auto; or write a "
-                "transform that drops episodes (return None) and steps (valid)",
+                "transform that drops episodes (return None) and steps (by a bool array valid)",
             )
     if (needed := _index_needed(mixture)) is not None:
         what, way_out = needed

@@ -53,7 +53,7 @@ from pydantic import (
     model_validator,
 )
 
-from autoloader.errors import SpecError
+from autoloader.errors import SpecError, many
 from autoloader.samples.draws import Bools, Floats
 from autoloader.spec import FieldNormalizeSpec
 from autoloader.spec.block import wrong
@@ -222,8 +222,8 @@ def scaling_of(
     """
     if len(found.mean) != width:
         raise SpecError(
-            f"normalize.{field}: the statistics of dataset {dataset!r} have {len(found.mean)} "
-            f"columns, its {field} has {width}",
+            f"normalize.{field}: the statistics of dataset {dataset!r} have "
+            f"{many(len(found.mean), 'column')}, its {field} has {width}",
             remedy="run autoloader stats SPEC -o FILE, and set normalize.statistics to FILE",
             path="normalize.statistics",
         )
@@ -245,8 +245,8 @@ def scaling_of(
                 of.append(np.asarray(column_mask(one.dims, width)))
         except IndexError as error:
             raise SpecError(
-                f"normalize.{field}.dims: {one.dims!r} does not fit the {width} columns of dataset "
-                f"{dataset!r}",
+                f"normalize.{field}.dims: {one.dims!r} does not fit the {many(width, 'column')} of "
+                f"dataset {dataset!r}",
                 remedy="choose columns that every dataset has, counted from the front or the end",
             ) from error
     active = np.asarray(mask, dtype=np.bool_)

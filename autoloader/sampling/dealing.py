@@ -24,7 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoloader.errors import SpecError
+from autoloader.errors import SpecError, many
 from autoloader.host.frozen import frozen
 from autoloader.samples.draws import Bools, Ints
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
@@ -158,8 +158,8 @@ def check_parts(mixture: ResolvedMixture, samples: Mapping[str, int], ranks: Ran
         records, own = dataset.records, samples[dataset.name]
         if records < ranks.world_size and own <= records * (ranks.world_size - 1):
             raise SpecError(
-                f"dataset {dataset.name!r} has {own} samples in {records} episodes: too few to be "
-                f"streamed by {ranks.world_size} ranks",
+                f"dataset {dataset.name!r} has {many(own, 'sample')} in "
+                f"{many(records, 'episode')}: too few to be streamed by {ranks.world_size} ranks",
                 remedy="set reader: indexed, which divides samples among ranks; or use fewer "
                 "ranks, or leave the dataset out",
                 path=f"datasets[{dataset.name}]",

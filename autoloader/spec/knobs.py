@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
-from autoloader.errors import KnobError, in_our_words, nearest, shown
+from autoloader.errors import KnobError, in_our_words, many, nearest, shown
 from autoloader.host.frozen import frozen
 from autoloader.host.units import format_bytes, size_of
 
@@ -127,7 +127,7 @@ def _ring_fits(limits: KnobLimits) -> tuple[int, str] | None:
 
 
 def _datasets_there(limits: KnobLimits) -> tuple[int, str]:
-    return max(1, len(limits.shards)), f"the mixture has {len(limits.shards)} datasets"
+    return max(1, len(limits.shards)), f"the mixture has {many(len(limits.shards), 'dataset')}"
 
 
 def _threads_fit(limits: KnobLimits) -> tuple[int, str]:
@@ -404,7 +404,7 @@ class Knobs(BaseModel):
             if (most := about.most(limits)) is not None:
                 moves.lower(knob, *most)
         for name in self.datasets:
-            rule = f"dataset {name!r} has only {shards[name]} shards to read at a time"
+            rule = f"dataset {name!r} has only {many(shards[name], 'shard')} to read at a time"
             moves.lower(f"{name}.cycle_length", shards[name], rule)
         self._limit_total_cycle(moves, limits)
         for dataset in (None, *self.datasets):

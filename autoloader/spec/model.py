@@ -493,8 +493,9 @@ class PipelineSpec(Block):
         for dataset in self.datasets[1:]:
             for key, count in shape(dataset).items():
                 if count != first[key]:
+                    told = f"{count} {key if count != 1 else key.replace('s ', ' ', 1)}"
                     raise wrong(
-                        f"datasets: a sample of {dataset.name!r} has {count} {key}, and one of "
+                        f"datasets: a sample of {dataset.name!r} has {told}, and one of "
                         f"{self.datasets[0].name!r} has {first[key]}; all need the same number",
                         f"set {key.partition(' by ')[2]} alike for every dataset: in sample, or in "
                         "the sample of each",

@@ -258,12 +258,12 @@ def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(writte
     batch, _ = batches(written, sample=window)
     for call in (layouts.octo, layouts.openvla):
         wrong(call, without(batch, ["provenance"]), {}, "place in its episode")
-        wrong(call, batch, {}, "2 frames, but states: 1")
+        wrong(call, batch, {}, "2 frames, but 1 state; the")
         with pytest.raises(
             UsageError, match=r"3 offsets, but a sample has 2 frames \(goal=False\)"
         ):
             call(batch, frame_offsets=[-4, -2, 0])
-    with pytest.raises(UsageError, match="1 chunks of actions and 2 frames"):
+    with pytest.raises(UsageError, match="1 chunk of actions and 2 frames"):
         layouts.octo({**batch, "state": batch["state"][..., :0]})
     wrong(layouts.openpi, batch, {}, "openpi takes one state and one frame a camera")
     one, _ = batches(written)

@@ -92,7 +92,7 @@ def test_natural_scaled_multiplies_by_every_valid_t_whatever_per_episode_draws(
     ("dims", "own", "word"),
     [([2], {}, "action has 2 columns"), ([0, 1, 3], {}, "3, but"),
      ([0], {"state": None}, "no state"),
-     ([1], {"state": "observation/state[:1]"}, "state has 1 columns")],
+     ([1], {"state": "observation/state[:1]"}, "state has 1 column")],
 )  # fmt: skip
 def test_differences_need_the_dim_in_action_and_state(
     dims: list[int], own: dict[str, Any], word: str, tmp_path: Path

@@ -300,7 +300,7 @@ def test_a_written_file_is_used_as_it_is(written: Written, tmp_path: Path, cli: 
         ("{}", "dataset 'robot' has no statistics of action"),
         ('{"robot": {"action": {"mean": [0]}}}', "action.std is required"),
         (json.dumps({"robot": {"action": {key: [1.0] for key in NAMES}}}),
-         "have 1 columns, its action has 2"),
+         "have 1 column, its action has 2"),
         (json.dumps({"robot": {"action": {"mean": [float("nan")], "std": [1]}}}), "a finite num"),
     ],
 )  # fmt: skip

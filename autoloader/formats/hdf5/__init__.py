@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.errors import SourceError
+from autoloader.errors import SourceError, many
 from autoloader.formats import episodes, files
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.dataset import PlainReader, ShardSlice
@@ -344,8 +344,8 @@ def _array(file: Any, group: str, name: str, steps: int) -> Any:
     array = file[whole]
     shape = getattr(array, "shape", None)
     if not shape or shape[0] != steps:
-        has = f"{shape[0]} rows" if shape else "no rows"
-        raise UnreadableError(f"{whole} has {has}, and the episode has {steps} steps")
+        has = many(shape[0], "row") if shape else "no rows"
+        raise UnreadableError(f"{whole} has {has}, and the episode has {many(steps, 'step')}")
     return array
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from autoloader.errors import SpecError, UnsupportedError, nearest
+from autoloader.errors import SpecError, UnsupportedError, many, nearest
 from autoloader.formats import Feature
 from autoloader.formats.features import JOINED, RAGGED
 from autoloader.samples.draws import Floats, Ints
@@ -140,7 +140,7 @@ def numeric_field(
         if beyond or not taken:
             raise SpecError(
                 f"{field}: {term.text()!r} {'goes beyond' if taken else 'takes no column of'} "
-                f"{term.path!r}, which has {width} columns",
+                f"{term.path!r}, which has {many(width, 'column')}",
                 remedy=f"take columns within [0:{width}]",
             )
         widths.append(_width_after(term, taken, field))
@@ -385,7 +385,7 @@ def _check_relative(
         for name, bound in fields.items():
             if dim >= bound.width:
                 raise SpecError(
-                    f"{place}: {dim}, but {name} has {bound.width} columns",
+                    f"{place}: {dim}, but {name} has {many(bound.width, 'column')}",
                     remedy="use columns that action and state have: 0 to "
                     f"{min(one.width for one in fields.values()) - 1}",
                 )

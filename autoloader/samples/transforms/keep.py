@@ -291,9 +291,10 @@ def _ranges_of_file(path: str, *, field: str) -> Mapping[str, Pairs]:
             remedy="give the path of a readable JSON file, relative to the spec's folder",
         ) from error
     except ValidationError as error:
-        what, remedy, _ = complaint(error, {})
+        what, remedy, key = complaint(error, {})
+        remedy = remedy.partition(", or one line")[0]  # which is YAML
         raise SpecError(
-            f"{field}: {path}: {what}; {remedy}",
+            f"{field}: {path}{', under the key' if key else ':'} {what}; {remedy}",
             remedy='write {"KEY": [[start, end], …], …} with whole steps, 0 ≤ start ≤ end',
         ) from error
 
