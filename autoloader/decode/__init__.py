@@ -1,7 +1,7 @@
 """Pixels from bytes: JPEG, PNG and video decoded, resized and written into a slot of the ring.
 
 Threads of a pool decode; the C libraries release the interpreter's lock. Pictures go straight to
-their place in shared memory, and are not copied again.
+their place in shared memory, and from there to other rows that show them.
 
 Start here:
     ``frames.FrameDecoder``: decodes one frame of a picture or a video as a ``CameraSpec`` says.

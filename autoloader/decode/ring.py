@@ -1,4 +1,4 @@
-"""The batch ring: slots of one memory file, filled by the decode pool, lent to the consumer.
+"""The batch ring: slots of one memory file, filled by a batch builder, lent to the consumer.
 
 Theory of operation. A slot holds one whole batch (``BatchLayout``). The producing side takes free
 slots and fills them. The consuming side lends a filled slot out as NumPy arrays, and finds it free

@@ -1,8 +1,8 @@
 """A running mixture: readers, batch builders and the order in which batches are handed out.
 
 Two readers give samples. ``pipeline.read.planned`` reads by index: runs of positions, only the
-frames that they need. ``pipeline.read.streams`` reads whole records through tf.data (``graph``, the
-only importer of TensorFlow) and mixes the datasets. A builder, here, in a decode process or on
+frames that they need. ``pipeline.read.streams`` reads whole records through tf.data (``graph``) and
+mixes the datasets. A builder, here, in a decode process or on
 another host, makes batches of them.
 
 Start here:

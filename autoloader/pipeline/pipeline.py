@@ -6,9 +6,10 @@ free. With ``decode_processes`` 1, and for streams, there is one builder, in thi
 there are as many light processes. A change of their number applies from the next round on: builders
 that get no more rounds are closed when their last batch is handed out.
 
-Without helpers, whole rounds go to the builders. A builder is given a slot when it has begun the
-batches before. A builder that has nothing to begin takes over the first batch that waits for a
-builder which is late. So slow samples in one process hold up no other.
+Without helpers, whole rounds go to the builders. One in a decode process is given a slot when it
+has begun the batches before; the one in this process is given every slot at once. A builder that
+has nothing to begin takes over the first batch that waits for a builder which is late. So slow
+samples in one process hold up no other.
 
 With helpers on other hosts (``pipeline.builders``), batches wait in one line. A builder that has
 fewer than two batches to fill takes the next one that has a slot. Helpers take the next ones when
@@ -98,8 +99,8 @@ class Task:
 class Lane:
     """A builder, and in order the batches that it has to fill or that were not taken from it.
 
-    A slot is given to the builder when that has begun the batches before it. Until then a builder
-    that has nothing to begin may take the batch over.
+    A slot is given to a decode process when that has begun the batches before it. Until then a
+    builder that has nothing to begin may take the batch over.
     """
 
     def __init__(self, builder: Builder) -> None:

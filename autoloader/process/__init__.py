@@ -1,4 +1,4 @@
-"""One loader from the trainer's side: what is decided before a start, its child process, delivery.
+"""One loader: what is decided before a start, its child process on both sides, delivery.
 
 The trainer's process runs no TensorFlow. Loaders of a process, and ranks of a node, share one child
 that is started afresh (no fork) and started again if it dies; nothing is lost or repeated.

@@ -7,8 +7,8 @@ has a bounded number of malloc arenas, and raises its own ``oom_score_adj``. Wit
 ``isolation="thread"`` the same service runs in a thread of this process (``ThreadChild``); both
 talk over a socket pair all the same.
 
-No thread on this side waits for messages: the loader that waits for a batch reads the socket, and
-hands messages for another loader to that loader.
+No thread is there for messages alone: the loader that looks for a batch reads the socket, and hands
+messages for another loader to that loader.
 
 A child that ends, or hangs, is started again, and every loader begins behind what it has delivered.
 Each trainer notices when it comes to read the socket; the first one starts the child for all. Every

@@ -1,12 +1,12 @@
 """Hands filled slots to the training loop as batches, and takes them back; measures its waits.
 
 Theory of operation. The training loop's thread may be interrupted between any two instructions, by
-Ctrl-C or by whatever a signal's handler raises. So it changes nothing but one attribute: it deletes
-``InHand.batch`` of the batch that it returns. All else runs in the loader's own thread
-(``host.threads``), each task as a whole. A batch in hand that was not returned is returned by the
-next call; ``progress`` counts a batch when the loop has asked for something else. A batch that the
-loop waited for is counted beside the ring as soon as it is in hand: that measures waiting, and
-decides nothing.
+Ctrl-C or by whatever a signal's handler raises. So it takes a batch by one step: it deletes
+``InHand.batch`` of the batch that it returns. Beside that it notes times alone. All else runs in
+the loader's own thread (``host.threads``), each task as a whole. A batch in hand that was not
+returned is returned by the next call; ``progress`` counts a batch when the loop has asked for
+something else. A batch that the loop waited for is counted beside the ring as soon as it is in
+hand: that measures waiting, and decides nothing.
 
 Behind a training step the loader's code and data have left the processor's caches. Making tensors
 of a filled slot takes up to a millisecond. So while the step runs the loader's thread gives slots

@@ -91,10 +91,10 @@ class SampleBlock:
     ready to be copied into a batch, column by column.
 
     Attributes:
-        columns: name of a batch's array → [n, …] its values for these samples. ``ledger`` [n, 6]
-            is always among them: dataset, pass, shard, episode, t and how many samples the episode
-            gives in this pass. ``provenance`` [n, 5] differs from it only where a sample stands in
-            for one of a broken record.
+        columns: name of a batch's array → [n, …] its values for these samples. ``ledger`` [n, 6] is
+            always among them: dataset, pass, shard, episode, t and, of a stream, how many samples
+            the episode gives in this pass; else 1. ``provenance`` [n, 5] differs from it only where
+            a sample stands in for one of a broken record.
         texts: n UTF-8 languages, or one for all samples.
         frames: camera → its encoded frames. A camera that no sample of the block has is left out;
             a frame is ``None`` where its dataset has no such camera, or ``lease`` has it decoded.

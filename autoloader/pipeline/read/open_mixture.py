@@ -93,7 +93,7 @@ class OpenMixture:
                 self._is_open = True
 
     def planner(self, mixture: ResolvedMixture) -> RunPlanner:
-        """A planner of reads over the indexes, for one thread at a time."""
+        """A planner of reads over the indexes."""
         return RunPlanner(mixture.datasets, mixture.layout, self.indexes, self.plan.chained)
 
 

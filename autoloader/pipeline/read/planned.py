@@ -93,7 +93,7 @@ class PlannedSource(SampleSource):
 
     Args:
         reader: reader of the mixture, open.
-        knobs: ``io_threads`` and ``read_ahead`` are heeded.
+        knobs: ``io_threads``, ``read_ahead``, ``cache_bytes`` and ``decode_processes`` are heeded.
         bad: not used: what is damaged was found when the index was built.
         condition: told when a run is ready.
         failed: told of the exception that ends a thread.
