@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from autoloader.decode.message import BatchMessage, texts_of
-from autoloader.errors import PipelineError, shown
+from autoloader.errors import PipelineError, many, shown
 from autoloader.samples.layout import CALLED, assemble
 from autoloader.samples.resolve import REMEDY_OF_CHANGES, ResolvedMixture
 from autoloader.samples.transforms.rlds import FunctionFailedError
@@ -165,7 +165,7 @@ class BatchCall:
                 raise self._wrong(
                     f"{call} gave {shown(value)} for {name!r}, of which NumPy makes no array: "
                     f"{error}",
-                    f"return an array of {filled.rows} rows, all of one shape",
+                    f"return an array of {many(filled.rows, 'row')}, all of one shape",
                 ) from error
             shape = (filled.rows, *wanted.shape)
             if array.shape != shape or not np.can_cast(array.dtype, wanted.dtype, "same_kind"):

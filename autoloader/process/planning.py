@@ -21,7 +21,7 @@ from autoloader.controller.admission import admit_start, price_start
 from autoloader.controller.limits import MARGIN_BYTES
 from autoloader.controller.profile import MixtureKind, host_facts
 from autoloader.controller.profiles import ResolvedProfile, load_profile
-from autoloader.errors import BudgetInfeasibleError, SpecError, UsageError
+from autoloader.errors import BudgetInfeasibleError, SpecError, UsageError, many
 from autoloader.formats import files
 from autoloader.formats.sources import same_files
 from autoloader.host.extras import require
@@ -336,8 +336,8 @@ class LoaderPlan:
             return None
         ranks = f" for each of {self.world_size} ranks" if self.world_size > 1 else ""
         return (
-            f"the first epoch gives no batch: it has {samples} samples, and a batch takes "
-            f"{batch.size}{ranks}; lower batch.size, set batch.drop_last: false, or make "
+            f"the first epoch gives no batch: it has {many(samples, 'sample')}, and a batch "
+            f"takes {batch.size}{ranks}; lower batch.size, set batch.drop_last: false, or make "
             "mixing.epoch longer"
         )
 
@@ -468,7 +468,7 @@ def plan_loader(
     order = mixture_order(mixture, samples, sizes, world_size)
     if order.epoch_samples is not None and order.epoch_samples < world_size:
         raise SpecError(
-            f"an epoch has {order.epoch_samples} samples, too few for {world_size} ranks",
+            f"an epoch has {many(order.epoch_samples, 'sample')}, too few for {world_size} ranks",
             remedy="use fewer ranks, or a longer epoch (mixing.epoch: NUMBER of samples)",
             path="mixing.epoch",
         )

@@ -357,7 +357,7 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     (
         {"keep": {"moving": {"path": "absolute", "above": [1, 2, 3]}}},
         "keep.moving.above",
-        ["3 bounds for the 2 columns", "give one number for all columns, or a list of 2"],
+        ["3 bounds for 2 columns", "give one number for all columns, or a list of 2"],
     ),
     ({"keep": {"moving": {"path": "absolute", "above": -1}}}, "keep.moving.above", ["at least 0"]),
     ({"keep": {"moving": {"path": ["relative", "absolute"], "above": 1}}}, "keep.moving.path", []),

@@ -126,7 +126,7 @@ def test_what_cannot_matter_for_the_reader_is_not_searched(reader: str):
 
 
 def test_a_start_with_knobs_of_a_foreign_dataset_is_refused():
-    with pytest.raises(KnobError, match="not in the mixture"):
+    with pytest.raises(KnobError, match="the mixture has no dataset"):
         SearchSpace.around(
             Knobs.build({"other.cycle_length": 2}), KnobLimits(cpus=2, shards={"d": 2})
         )

@@ -67,7 +67,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoloader.errors import SourceError, SpecError
+from autoloader.errors import SourceError, SpecError, many
 from autoloader.formats import DatasetFormat, Feature, ShardSlice, tensorflow_process
 from autoloader.formats.cache import JsonCache
 from autoloader.formats.features import JOINED, RAGGED
@@ -287,8 +287,8 @@ def _moving(
     bound = numeric_field(spec.path, given, field=f"{field}.path")
     if isinstance(spec.above, tuple) and len(spec.above) != bound.width:
         raise SpecError(
-            f"{field}.above: {len(spec.above)} bounds for the {bound.width} columns of "
-            f"{term.text()!r}",
+            f"{field}.above: {many(len(spec.above), 'bound')} for "
+            f"{many(bound.width, 'column')} of {term.text()!r}",
             remedy=f"give one number for all columns, or a list of {bound.width}",
         )
     return spec, term, find_feature(given, term.path or "", field=field)
