@@ -1,8 +1,7 @@
 """``autoloader demo``: 29 TFDS datasets of drawn robot episodes, and their ``mix.yaml``.
 
-Theory of operation. A child (``cli.demo_writer``) writes the datasets. It reports each episode on
-its stdout, and ends when its stdin does, so with the caller. The mixture is built in a temporary
-folder and renamed when it is complete, so that a folder with a ``demo.json`` is always complete.
+Theory of operation. The mixture is built in a temporary folder and renamed when it is complete, so
+that a folder with a ``demo.json`` is always complete.
 
 The same arguments give the same files: seed, dataset name, split and episode key every draw.
 
@@ -44,19 +43,16 @@ import hashlib
 import json
 import logging
 import shutil
-import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from autoloader.cli.demo_writer import DATASETS, VERSION, DemoDataset, write_dataset
 from autoloader.cli.output import Advance, answered, emit, note, progress_bar
 from autoloader.errors import SourceError, UsageError
 from autoloader.host.files import Waiting, locked
 from autoloader.host.frozen import frozen
-from autoloader.host.supervision import start
-from autoloader.spec.reading import flow, packaged
+from autoloader.spec.reading import flow
 from autoloader.storage.places import cache_root
 
 logger = logging.getLogger(__name__)
@@ -65,122 +61,7 @@ FORMAT = 3
 """Raised when the same arguments begin to give other data."""
 MARKER = "demo.json"
 SPEC_FILE = "mix.yaml"
-VERSION = "1.0.0"
-"""Version directory of every demo dataset."""
-RANGES_FILE = "keep_ranges.json"
-"""Beside the version directory of a dataset that idles: the steps at which it does not."""
-CODE_POINTS = 96
-"""Length of language that is stored as code points; what is left over is NUL."""
 _BUILT_WITHIN_S = 3600.0
-
-
-@frozen
-class Look:
-    """Look of a dataset's frames, and their encoding.
-
-    Attributes:
-        encoding: file format of a frame, ``jpeg`` or ``png``.
-        quality: JPEG quality, 1 to 100; unused for PNG.
-        noise: peak of the sensor noise in grey levels; 0 is a rendered picture.
-        grain: strength of the finest texture for each camera.
-    """
-
-    encoding: str = "jpeg"
-    quality: int = 90
-    noise: int = 6
-    grain: tuple[float, ...] = (1.0, 1.0, 1.0)
-
-
-@frozen
-class DemoDataset:
-    """One dataset of the demo mixture.
-
-    Attributes:
-        name: dataset and folder name.
-        weight: relative share in ``mix.yaml``.
-        frames: frames of the train split at scale 1 (in the mean; lengths are drawn).
-        lengths: shortest and longest episode, in frames.
-        size: height and width of the primary camera in pixels.
-        look: the picture's texture and encoding.
-        primary: feature of the primary camera.
-        second, third: feature and size of another camera, or ``None``.
-        depth: feature of depth pictures (uint16 millimetres, PNG, the primary's size), or ``None``.
-        hz: control rate, where steps are timed: ``observation/timestamp`` in seconds; ``None`` is
-            untimed.
-        idles: whether the robot stands still at the start and once later (action 0, state held),
-            and ``keep_ranges.json`` lists the steps between.
-        action: feature below ``action`` → dims; ``""`` is a flat action. 0 dims is a scalar.
-        action_fields: the spec's expression; default every feature in order.
-        action_dtype: NumPy type of the action, as stored.
-        state: feature → dims; 0 dims is a scalar.
-        language: features that hold the instruction.
-        language_kind: ``text``, or ``codes`` (int32 code points).
-        has_val: whether there is a ``val`` split of about 5 % more episodes.
-        states_encoding: whether ``features.json`` says how images are encoded.
-        shards: at most so many train shards.
-        episodes: a fixed number of train episodes, whatever the scale.
-        tasks: tasks, keys of ``demo_scene``'s words; one is drawn for each episode.
-        things: names of what it is done to, as ``demo_things.yaml`` has them.
-        goals: names of what things are put in or on.
-        standard_names: shards are called ``-00000-of-00008``; else as TFDS's sequential writer
-            leaves them, ``-00000``.
-    """
-
-    name: str
-    weight: float
-    frames: int
-    lengths: tuple[int, int]
-    size: tuple[int, int]
-    look: Look
-    primary: str = "observation/image"
-    second: tuple[str, tuple[int, int]] | None = None
-    third: tuple[str, tuple[int, int]] | None = None
-    depth: str | None = None
-    hz: int | None = None
-    idles: bool = False
-    action: Mapping[str, int] = field(default_factory=lambda: {"": 7})
-    action_fields: tuple[object, ...] = ()
-    action_dtype: str = "float32"
-    state: Mapping[str, int] = field(default_factory=lambda: {"observation/state": 8})
-    language: tuple[str, ...] = ("language_instruction",)
-    language_kind: str = "text"
-    has_val: bool = True
-    states_encoding: bool = True
-    shards: int = 8
-    episodes: int | None = None
-    standard_names: bool = True
-    tasks: tuple[str, ...] = ("put", "put", "lift", "push")
-    things: tuple[str, ...] = ("block", "cup", "ball", "can", "apple", "café crème pot")
-    goals: tuple[str, ...] = ("bowl", "plate", "tray")
-
-    @property
-    def action_paths(self) -> tuple[str, ...]:
-        """The action's features, in order."""
-        return tuple(f"action/{key}" if key else "action" for key in self.action)
-
-    @property
-    def arms(self) -> int:
-        """Number of arms: two where an action has 12 numbers or more, else one."""
-        return 2 if sum(self.action.values()) >= 12 else 1
-
-    @property
-    def cameras(self) -> tuple[tuple[str, tuple[int, int]], ...]:
-        """Every camera's feature and size, the primary first."""
-        return ((self.primary, self.size), *filter(None, (self.second, self.third)))
-
-    def train_episodes(self, scale: float) -> int:
-        """Episodes of the train split at ``scale``; never fewer than 2."""
-        if self.episodes is not None:
-            return self.episodes
-        return max(2, round(scale * self.frames / (sum(self.lengths) / 2)))
-
-    def val_episodes(self, scale: float) -> int:
-        """Episodes of the val split at ``scale``; 0 where there is none."""
-        return max(1, round(0.05 * self.train_episodes(scale))) if self.has_val else 0
-
-
-DATASETS = packaged(__package__, "demo.yaml", tuple[DemoDataset, ...])
-"""The whole mixture as ``demo.yaml`` beside this file has it, in the order of ``mix.yaml``."""
 
 
 def show_demo(directory: Path | None, *, datasets: int, scale: float, seed: int) -> None:
@@ -332,35 +213,14 @@ def _build(directory: Path, asked: _Asked, progress: Advance | None) -> None:
 
 
 def _write(directory: Path, asked: _Asked, progress: Advance | None) -> None:
-    """Start the child, and pass its progress on."""
-    chosen, scale, done = asked.chosen, asked.scale, 0
-    total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in chosen)
-    names = [one.name for one in chosen]
-    job = {"into": str(directory), "names": names, "scale": scale, "seed": asked.seed}
-    with (
-        tempfile.TemporaryFile("w+", errors="replace") as log,
-        start(  # at the end of this block its stdin is closed, and it ends
-            "autoloader.cli.demo_writer",
-            [json.dumps(job)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        ) as child,
-    ):
-        assert child.stdout is not None
-        for _ in child.stdout:
+    """Write the datasets, and tell each episode."""
+    scale, done = asked.scale, 0
+    total = sum(one.train_episodes(scale) + one.val_episodes(scale) for one in asked.chosen)
+    for dataset in asked.chosen:
+        for _ in write_dataset(directory, scale, asked.seed, dataset):
             done += 1
             if progress is not None:
                 progress(done, total)
-        if child.wait() != 0:
-            log.seek(0)
-            last = [line.strip() for line in log if line.strip()][-1:] or ["no message"]
-            raise SourceError(
-                f"a process that writes the demo mixture ended with exit code {child.returncode}: "
-                f"{last[0]}",
-                remedy="check free disk space and memory",
-            )
 
 
 def spec_text(chosen: Sequence[DemoDataset], scale: float, seed: int) -> str:

@@ -1,33 +1,33 @@
-"""Writes datasets of the demo mixture as TFDS does: the child process of ``cli.demo``.
+"""Datasets of the demo mixture: what each one is, and its files as TFDS writes them.
 
-Processes of it take one dataset after the other. Each episode that is written is a line on stdout.
-
-Not here: who starts it, and which datasets there are (``cli.demo``), pictures (``cli.demo_scene``).
+Not here: the mixture and its spec (``cli.demo``), pictures (``cli.demo_scene``).
 """
 
 from __future__ import annotations
 
 import json
-import os
 import struct
-import sys
-import threading
 import zlib
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
-from multiprocessing import get_context
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import cv2
 import numpy as np
 import simplejpeg
 
-from autoloader.cli.demo import CODE_POINTS, DATASETS, RANGES_FILE, VERSION, DemoDataset, Look
 from autoloader.cli.demo_scene import Camera, Numbers, Pixels, draw_depth, draw_pictures, draw_task
 from autoloader.formats.records import masked_crc32c, write_example
+from autoloader.host.frozen import frozen
+from autoloader.spec.reading import packaged
 
+VERSION = "1.0.0"
+"""Version directory of every demo dataset."""
+RANGES_FILE = "keep_ranges.json"
+"""Beside the version directory of a dataset that idles: the steps at which it does not."""
+CODE_POINTS = 96
+"""Length of language that is stored as code points; what is left over is NUL."""
 Columns = dict[str, Any]
 """A record: key → [T, …] array, or list of byte strings."""
 _IDLE, _CAMERAS = 1, 2
@@ -39,7 +39,113 @@ _OPENING, _GAIN = 6, 5.0
 _JOINTS = np.random.default_rng(0).normal(0, 0.6, (7, 8))
 
 
-_reports = sys.stdout
+@frozen
+class Look:
+    """Look of a dataset's frames, and their encoding.
+
+    Attributes:
+        encoding: file format of a frame, ``jpeg`` or ``png``.
+        quality: JPEG quality, 1 to 100; unused for PNG.
+        noise: peak of the sensor noise in grey levels; 0 is a rendered picture.
+        grain: strength of the finest texture for each camera.
+    """
+
+    encoding: str = "jpeg"
+    quality: int = 90
+    noise: int = 6
+    grain: tuple[float, ...] = (1.0, 1.0, 1.0)
+
+
+@frozen
+class DemoDataset:
+    """One dataset of the demo mixture.
+
+    Attributes:
+        name: dataset and folder name.
+        weight: relative share in ``mix.yaml``.
+        frames: frames of the train split at scale 1 (in the mean; lengths are drawn).
+        lengths: shortest and longest episode, in frames.
+        size: height and width of the primary camera in pixels.
+        look: the picture's texture and encoding.
+        primary: feature of the primary camera.
+        second, third: feature and size of another camera, or ``None``.
+        depth: feature of depth pictures (uint16 millimetres, PNG, the primary's size), or ``None``.
+        hz: control rate, where steps are timed: ``observation/timestamp`` in seconds; ``None`` is
+            untimed.
+        idles: whether the robot stands still at the start and once later (action 0, state held),
+            and ``keep_ranges.json`` lists the steps between.
+        action: feature below ``action`` → dims; ``""`` is a flat action. 0 dims is a scalar.
+        action_fields: the spec's expression; default every feature in order.
+        action_dtype: NumPy type of the action, as stored.
+        state: feature → dims; 0 dims is a scalar.
+        language: features that hold the instruction.
+        language_kind: ``text``, or ``codes`` (int32 code points).
+        has_val: whether there is a ``val`` split of about 5 % more episodes.
+        states_encoding: whether ``features.json`` says how images are encoded.
+        shards: at most so many train shards.
+        episodes: a fixed number of train episodes, whatever the scale.
+        tasks: tasks, keys of ``demo_scene``'s words; one is drawn for each episode.
+        things: names of what it is done to, as ``demo_things.yaml`` has them.
+        goals: names of what things are put in or on.
+        standard_names: shards are called ``-00000-of-00008``; else as TFDS's sequential writer
+            leaves them, ``-00000``.
+    """
+
+    name: str
+    weight: float
+    frames: int
+    lengths: tuple[int, int]
+    size: tuple[int, int]
+    look: Look
+    primary: str = "observation/image"
+    second: tuple[str, tuple[int, int]] | None = None
+    third: tuple[str, tuple[int, int]] | None = None
+    depth: str | None = None
+    hz: int | None = None
+    idles: bool = False
+    action: Mapping[str, int] = field(default_factory=lambda: {"": 7})
+    action_fields: tuple[object, ...] = ()
+    action_dtype: str = "float32"
+    state: Mapping[str, int] = field(default_factory=lambda: {"observation/state": 8})
+    language: tuple[str, ...] = ("language_instruction",)
+    language_kind: str = "text"
+    has_val: bool = True
+    states_encoding: bool = True
+    shards: int = 8
+    episodes: int | None = None
+    standard_names: bool = True
+    tasks: tuple[str, ...] = ("put", "put", "lift", "push")
+    things: tuple[str, ...] = ("block", "cup", "ball", "can", "apple", "café crème pot")
+    goals: tuple[str, ...] = ("bowl", "plate", "tray")
+
+    @property
+    def action_paths(self) -> tuple[str, ...]:
+        """The action's features, in order."""
+        return tuple(f"action/{key}" if key else "action" for key in self.action)
+
+    @property
+    def arms(self) -> int:
+        """Number of arms: two where an action has 12 numbers or more, else one."""
+        return 2 if sum(self.action.values()) >= 12 else 1
+
+    @property
+    def cameras(self) -> tuple[tuple[str, tuple[int, int]], ...]:
+        """Every camera's feature and size, the primary first."""
+        return ((self.primary, self.size), *filter(None, (self.second, self.third)))
+
+    def train_episodes(self, scale: float) -> int:
+        """Episodes of the train split at ``scale``; never fewer than 2."""
+        if self.episodes is not None:
+            return self.episodes
+        return max(2, round(scale * self.frames / (sum(self.lengths) / 2)))
+
+    def val_episodes(self, scale: float) -> int:
+        """Episodes of the val split at ``scale``; 0 where there is none."""
+        return max(1, round(0.05 * self.train_episodes(scale))) if self.has_val else 0
+
+
+DATASETS = packaged(__package__, "demo.yaml", tuple[DemoDataset, ...])
+"""The whole mixture as ``demo.yaml`` beside this file has it, in the order of ``mix.yaml``."""
 
 
 def _features(columns: Columns, images: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,8 +196,8 @@ def _images(dataset: DemoDataset) -> dict[str, Any]:
     return found
 
 
-def _write_dataset(directory: Path, scale: float, seed: int, dataset: DemoDataset) -> None:
-    """Write one dataset of the demo, with both splits."""
+def write_dataset(directory: Path, scale: float, seed: int, dataset: DemoDataset) -> Iterator[None]:
+    """Write one dataset of the demo, with both splits; yield after each episode."""
     place = directory / dataset.name / VERSION
     place.mkdir(parents=True)
     counts = {"train": dataset.train_episodes(scale), "val": dataset.val_episodes(scale)}
@@ -116,7 +222,7 @@ def _write_dataset(directory: Path, scale: float, seed: int, dataset: DemoDatase
                             for key in ("file_path", "recording_folderpath")
                         )
                         kept[f"{above}--{name}"] = moving
-                    print(file=_reports)
+                    yield
         if count:
             lengths = [str(min(most, count - start)) for start in starts]
             template = f"{{DATASET}}-{{SPLIT}}.{{FILEFORMAT}}-{{{ending}}}"
@@ -140,32 +246,6 @@ def _stored(values: Any) -> Any:
     if isinstance(values, list):
         return values
     return values.ravel().astype(np.float32 if values.dtype.kind == "f" else np.int64)
-
-
-def main() -> None:
-    """Entry of the child process; people use ``autoloader demo``."""
-    asked = json.loads(sys.argv[1])
-    chosen = [one for one in DATASETS if one.name in asked["names"]]
-    chosen.sort(key=lambda one: -one.frames * (one.size[0] * one.size[1] + 60_000))  # dearest first
-    reports = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what libraries print must not be taken for a report
-    count = min(2, os.cpu_count() or 1, len(chosen))
-    write = partial(_write_dataset, Path(asked["into"]), asked["scale"], asked["seed"])
-    with ProcessPoolExecutor(count, get_context("fork"), _begin, (reports,)) as pool:
-        list(pool.map(write, chosen))
-
-
-def _begin(reports: TextIO) -> None:
-    """Begin a process that writes; it ends with the caller, whose end closes stdin."""
-    global _reports
-    _reports = reports
-    cv2.setNumThreads(1)
-    threading.Thread(target=_end_with_caller, name="demo-caller", daemon=True).start()
-
-
-def _end_with_caller() -> None:
-    os.read(0, 1)  # nothing is ever written: it returns when the caller is gone
-    os._exit(1)
 
 
 def _numbers(poses: Sequence[Numbers], width: int) -> Numbers:
@@ -272,7 +352,3 @@ def encode_frame(frame: Pixels, look: Look) -> bytes:
         bgr = cv2.cvtColor(frame, cv2.COLOR_RGB2BGR)
         return bytes(cv2.imencode(".png", bgr, [cv2.IMWRITE_PNG_COMPRESSION, 2])[1])
     return bytes(simplejpeg.encode_jpeg(frame, quality=look.quality, colorsubsampling="420"))
-
-
-if __name__ == "__main__":
-    main()
