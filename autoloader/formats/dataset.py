@@ -437,8 +437,9 @@ def resolve_split(
             f"{field}: {expression.strip()} {short} is empty"
             if terms
             else f"{field}: the dataset has no splits",
-            remedy=f'take at least one episode, such as "{next(iter(sizes), "train")}[:1]", or '
-            "another split",
+            remedy=f'take at least one episode, such as "{next(iter(sizes))}[:1]", or another split'
+            if terms
+            else "check that all its files are there, or give another dataset",
             path=field,
         )
     return tuple(slices)

@@ -99,10 +99,9 @@ def format_of(kind: str, *, field: str) -> type[DatasetFormat]:
     installed = _installed()
     if kind in installed:
         return _loaded(installed[kind])
-    known = kinds()
     raise SpecError(
         f"{field}: there is no dataset format {kind!r}",
-        remedy=f"{nearest(kind, known)}; or install the package that brings it",
+        remedy=f"{nearest(kind, kinds())}; or install the package that brings it",
         path=field,
     )
 

@@ -417,8 +417,7 @@ def _parse_op(raw: Any) -> FieldOp:
         raise wrong(f"{shown(raw)} is not an op", f"write one of: {', '.join(map(_allowed, OPS))}")
     name, value = next(iter(raw.items()))
     if name not in OPS:
-        known = ", ".join(OPS)
-        remedy = f"{nearest(str(name), OPS)} All ops: {known}; {{scale: -1}} flips the sign"
+        remedy = f"{nearest(str(name), OPS)} ({{scale: -1}} flips the sign)"
         raise wrong(f"unknown op {shown(name)}", remedy)
     if name in _BARE and value is None:
         return FieldOp(name)

@@ -122,12 +122,10 @@ class BatchSpec(Block):
                 else "add batch.call, the function, such as call: my_module:my_function",
             )
         for name in self.gives:
-            if name in OWN_KEYS:
-                what = f"gives names {name!r}, a key that batches have already"
-                raise wrong(what, "choose another name in batch.gives")
-            if not name.isidentifier():
-                what = f"gives names {name!r}, which is no name"
-                raise wrong(what, "use letters, digits and _ in the names of batch.gives")
+            why = "a key that batches have already" if name in OWN_KEYS else "which is no name"
+            if name in OWN_KEYS or not name.isidentifier():
+                what = f"gives names {name!r}, {why}"
+                raise wrong(what, "choose another name in batch.gives, of letters, digits and _")
         return self
 
 

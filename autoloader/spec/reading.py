@@ -359,9 +359,8 @@ def _measured(node: Any, known: dict[int, tuple[int, int] | None], depth: int) -
     if found is None:
         if key in known:
             raise DocumentError(
-                f"{line}: the value named &{node.anchor} contains itself, by the alias "
-                f"*{node.anchor}",
-                f"remove *{node.anchor} from that value",
+                f"{line}: the value named &{node.anchor} contains itself, by an alias",
+                f"remove the alias *{node.anchor} from that value",
             )
         known[key] = None
         values = height = 0

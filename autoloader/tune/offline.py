@@ -158,7 +158,7 @@ def tune(
     except ProfileError as error:  # what was measured is told all the same
         TuneReport(profile, result, notes=(error.what,)).write_page(page)
         raise ProfileError(
-            f"{error.what}; the study {result.name} is kept, and {page} tells what it found",
+            f"{error.what}; the study {result.name!r} is kept, and {page} tells what it found",
             remedy=f"{error.remedy}; --study {result.name} goes on with what was measured",
         ) from error
     report = TuneReport(profile, result, kept.path, tuple(kept.notes))

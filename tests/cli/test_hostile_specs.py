@@ -199,7 +199,7 @@ NAMED = {
     "10¹² columns of zeros": (BASE.replace("{zeros: 1}", "{zeros: 1000000000000}"), "10000"),
     "a path of 5,000 characters": (BASE.replace("arm/robot", "x" * 5000), "datasets[arm].path"),
     "a name of 300 characters": (BASE.replace("arm/robot", "x" * 300), "File name too long"),
-    "an alias of itself": ("a: &a [*a]", "by the alias *a"),
+    "an alias of itself": ("a: &a [*a]", "by an alias"),
     "a merge of itself": ("a: &a {<<: *a}", "&a contains itself"),
     "deep lists": ("a: " + "[" * 200 + "]" * 200, "deeper than 64"),
     "deep mappings": ("".join(" " * n + "a:\n" for n in range(500)), "deeper than 64"),

@@ -327,7 +327,7 @@ def test_a_profile_that_cannot_be_written_costs_nothing_that_was_measured(
     spec_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AUTOLOADER_CONFIG_DIR", "/proc/nowhere")
-    with pytest.raises(ProfileError, match="the study mine is kept") as caught:
+    with pytest.raises(ProfileError, match="the study 'mine' is kept") as caught:
         run(spec_path, study="mine")
     assert "--study mine" in caught.value.remedy
     page = (tmp_path / "data" / "autoloader" / "mine.html").read_text()
