@@ -150,12 +150,12 @@ def test_a_kind_that_nobody_brings_is_refused_with_those_that_are_known(
     with pytest.raises(SpecError, match=r"datasets\[bench\].kind: .*'mp4'") as refused:
         AutoLoader(spec_of(recordings, kind="mp4"), ram_floor="200MB").state_dict()
     known = sorted([*sources.BUILT_IN, "mp4_folder"])
-    assert f"known: {', '.join(known)}" in refused.value.what
+    assert f"choose one of: {', '.join(known)};" in refused.value.remedy
     assert "mp4_folder" in refused.value.remedy
 
 
 def test_a_folder_of_another_format_is_refused_by_its_marker(site: Path, tmp_path: Path):
-    with pytest.raises(SourceError, match=r"not a MP4 folder dataset.*recording\.json"):
+    with pytest.raises(SourceError, match=r"holds no MP4 folder dataset.*recording\.json"):
         sources.format_of("mp4_folder", field="kind").check(tmp_path, dataset="bench")
 
 
