@@ -71,7 +71,7 @@ def needs(purpose: str, *, extra: str = "") -> Iterator[None]:
         raise MissingExtraError(
             f"{purpose} needs {broken}, which cannot be imported here: {error}",
             remedy=f"run `pip install 'autoloader-rlds[{extra or EXTRA_OF[broken]}]'` with a "
-            f"version of {broken} that fits the other packages (`pip check` names them)",
+            f"version of {broken} that fits the other packages (see `pip check`)",
         ) from error
 
 

@@ -332,9 +332,10 @@ class _ShardFile:
         except OSError as error:
             why = error.strerror or error
             if self.keep:
-                beside, home = "", self.asked[-1]
-                if self.place != home:
-                    beside = f"; or leave --beside out: the index then goes to {home.parent}"
+                home = self.asked[-1]
+                beside = f"; or leave --beside out: it then goes to {home.parent}" * (
+                    home != self.place
+                )
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise SourceError(
                     f"dataset {self.dataset}: its index cannot be written to {place.parent}: {why}",

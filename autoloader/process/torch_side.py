@@ -41,7 +41,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from autoloader.decode.ring import RingMemory
-from autoloader.errors import UsageError
+from autoloader.errors import UsageError, many
 from autoloader.host.threads import Owner
 from autoloader.samples.layout import Batch
 
@@ -166,7 +166,7 @@ def open_device(device: torch.device | str) -> Device:
         )
     if (wanted.index or 0) >= (found := torch.cuda.device_count()):
         raise UsageError(
-            f"transfer to {wanted}: torch {torch.__version__} finds {found} CUDA devices",
+            f"transfer to {wanted}: torch {torch.__version__} finds {many(found, 'CUDA device')}",
             remedy='pass "cpu", or a device that is there; nvidia-smi lists them'
             if torch.version.cuda or torch.version.hip
             else 'pass "cpu", or install a torch that is built with CUDA',

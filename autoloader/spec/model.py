@@ -245,7 +245,7 @@ class DatasetSpec(Block):
         if self.keep is not None and self.keep.language and self.language is None:
             raise wrong(
                 f"dataset {self.name!r} has keep.language, but no field language",
-                "add language: FEATURE to the dataset, or leave keep.language out",
+                f"add language: FEATURE to datasets[{self.name}], or leave keep.language out",
             )
         if self.sample_weight is not None and not (self.transform is None and self.steps.takes_all):
             raise wrong(

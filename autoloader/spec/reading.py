@@ -457,9 +457,9 @@ _SYNTAX = {
     "mapping values": "has a colon where no key can stand → put the text in quotes, or mend the "
     "indentation here or the line above",
     "'\\t'": "has a tab → indent with spaces",
-    "expected ','": "has a bracket that is not closed, or follows one",
+    "expected ','": "has a bracket that is not closed, or follows one → close it",
     "expected ':'": "comes after a line with no colon, or no space after its colon",
-    "duplicate key": "repeats a key of its block",
+    "duplicate key": "repeats a key of its block → remove one of the two, or rename it",
     "unhashable": "has a list or a block in place of a key → put text that begins with [ or { in "
     "quotes; a key is text",
 }

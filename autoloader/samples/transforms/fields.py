@@ -372,7 +372,8 @@ def _check_relative(
     beyond = [dim for dim in sample.action_zero_outside if dim >= width]
     if beyond:
         raise SpecError(
-            f"{where}.sample.action_zero_outside: {beyond[0]}, but action has {width} columns",
+            f"{where}.sample.action_zero_outside: {beyond[0]}, but action has "
+            f"{many(int(width), 'column')}",
             remedy=f"use columns that action has: 0 to {width - 1}",
         )
     place = f"{where}.sample.action_relative_to_state"
