@@ -333,9 +333,7 @@ class _ShardFile:
             why = error.strerror or error
             if self.keep:
                 home = self.asked[-1]
-                beside = f"; or leave --beside out: it then goes to {home.parent}" * (
-                    home != self.place
-                )
+                beside = f"; or leave --beside out, to use {home.parent}" * (home != self.place)
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)
                 raise SourceError(
                     f"dataset {self.dataset}: its index cannot be written to {place.parent}: {why}",

@@ -201,7 +201,7 @@ TEXTS: dict[str, Case] = {
     "an indentation": Case(TEXT.replace("    path", "   path"), 2,
                            ("line 3: 'path: data/robot/1.0.0' is indented differently", "fix")),
     "a tab": Case(TEXT.replace("  primary", "\tprimary"), 2, ("line 7", "has a tab", "spaces")),
-    "an open bracket": Case(TEXT.replace("[8, 8]", "[8, 8"), 2, ("line 7", "bracket", "fix")),
+    "an open bracket": Case(TEXT.replace("[8, 8]", "[8, 8"), 2, ("line 7", "bracket", "close it")),
     "no space behind a colon": Case(TEXT.replace("action: a", "action:a"), 2,
                                     ("line 6", "no space after its colon", "the lines above it")),
     "a key twice": Case(TEXT + "batch: {size: 4}\n", 2,

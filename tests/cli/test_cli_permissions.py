@@ -55,7 +55,7 @@ def test_a_spec_that_may_not_be_read_is_told_as_a_file_that_is_not_there(spec: s
             said = cli("plan", spec, code=2)
     finally:
         Path(spec).chmod(0o644)
-    assert f"{spec}: Permission denied\n  → give the path of" in said.err
+    assert f"{spec}: Permission denied\n  → give this user permission" in said.err
 
 
 def test_a_folder_that_may_not_be_read_is_left_out_of_a_proposed_spec_by_name(
