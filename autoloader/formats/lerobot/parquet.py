@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -40,20 +39,17 @@ Ints = NDArray[np.int64]
 PIECE_BYTES = 2**16
 """Bytes that snappy packs at a time."""
 PLAIN, SNAPPY = "", "snappy"
-_CODECS = ("uncompressed", SNAPPY, "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw")
-"""By Parquet's numbers, as pyarrow calls them."""
+_DEEPEST = 3
+"""Structs within each other in the header of a page."""
 _READ = ("uncompressed", SNAPPY, "gzip", "brotli", "zstd")
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _PLAIN_VALUES, _DICTIONARY_VALUES = 0, (2, 8)
 _HEADER_BYTES = (2**12, 2**16, 2**20)
 """Read for the header of a page, until it holds the whole header."""
-_DEEPEST = 12
 _MOST_UNPACKED_BYTES = 2**30
 _LARGEST_RATIO = 64
 """A page that claims to unpack to more than this many times its bytes is damaged."""
 _LARGEST_PICTURE_BYTES = 2**31 - 1
-_FOOTER = struct.Struct("<I4s")
-"""End of the file: length of the footer before it, and Parquet's mark."""
 
 
 def read_columns(
@@ -177,8 +173,8 @@ def read_pictures(path: str, feature: str, rows: int, most: int | None = None) -
                     break
     except UnreadableError:
         raise
-    except (LookupError, TypeError, struct.error) as error:
-        raise UnreadableError("its footer, or the header of a page, is damaged") from error
+    except (LookupError, TypeError) as error:
+        raise UnreadableError("the header of a page is damaged") from error
     except (pyarrow.ArrowException, ValueError, OverflowError, MemoryError) as error:
         raise UnreadableError(" ".join(str(error).split())[:160]) from error
     if not enough <= first <= rows:
@@ -241,21 +237,19 @@ def _pages(source: BinaryIO, column: str) -> Iterator[tuple[_Values, Ints]]:
 
     try:
         with parquet.ParquetFile(source, pre_buffer=False) as file:
-            schema, columns = file.metadata.schema, file.metadata.num_columns
-            paths = [schema.column(k).path for k in range(columns)]
+            about = file.metadata
+            paths = [about.schema.column(k).path for k in range(about.num_columns)]
             if column not in paths:
                 raise UnreadableError(f"it has no column {column!r}, which meta/info.json lists")
-            described = schema.column(paths.index(column))
+            place = paths.index(column)
+            described = about.schema.column(place)
     except OSError as error:  # pyarrow's word for damaged bytes
         raise UnreadableError(" ".join(str(error).split())[:160]) from error
     if described.physical_type != "BYTE_ARRAY" or described.max_repetition_level:
         raise UnreadableError(f"{column} holds no pictures (byte strings)")
     file_bytes = os.fstat(source.fileno()).st_size
-    end = max(0, file_bytes - _FOOTER.size)
-    size, _ = _FOOTER.unpack(os.pread(source.fileno(), _FOOTER.size, end))
-    footer = os.pread(source.fileno(), size, max(0, end - size))
-    for group in _Thrift(footer).struct()[4]:
-        chunk, level = group[1][paths.index(column)][3], described.max_definition_level
+    for group in range(about.num_row_groups):
+        chunk, level = about.row_group(group).column(place), described.max_definition_level
         yield from _Chunk(source.fileno(), file_bytes, chunk, level)
 
 
@@ -265,24 +259,28 @@ class _Chunk:
     Args:
         descriptor: descriptor of the open file.
         file_bytes: size of the file.
-        chunk: metadata of the chunk, by Thrift's field numbers.
+        chunk: pyarrow's metadata of the chunk.
         level: definition level of a value that is there.
     """
 
-    def __init__(self, descriptor: int, file_bytes: int, chunk: dict[int, Any], level: int) -> None:
+    def __init__(self, descriptor: int, file_bytes: int, chunk: Any, level: int) -> None:
         self._descriptor = descriptor
         self._level = level
-        codec = _CODECS[chunk[4]]
+        codec = chunk.compression.lower()
         if codec not in _READ:
             raise UnreadableError(
                 f"its Parquet compression is {codec}; supported: {', '.join(sorted(_READ))}"
             )
         self._codec = PLAIN if codec == "uncompressed" else codec
-        self._values = chunk[5]
+        self._values, data, size = (
+            chunk.num_values,
+            chunk.data_page_offset,
+            chunk.total_compressed_size,
+        )
         # A dictionary lies before the data.
-        self._at = min(chunk[9], chunk.get(11) or chunk[9])
-        self._stop = self._at + chunk[7]
-        if self._at < 4 or chunk[7] < 0 or self._stop > file_bytes:
+        self._at = min(data, chunk.dictionary_page_offset or data)
+        self._stop = self._at + size
+        if self._at < 4 or size < 0 or self._stop > file_bytes:
             raise UnreadableError("the file is damaged: a column lies behind its end")
 
     def __iter__(self) -> Iterator[tuple[_Values, Ints]]:
@@ -339,9 +337,9 @@ class _Chunk:
     def _header(self, at: int) -> tuple[dict[int, Any], int]:
         """(header of the page there, its bytes)."""
         for size in _HEADER_BYTES:
-            reader = _Thrift(os.pread(self._descriptor, min(size, self._stop - at), at))
+            front = os.pread(self._descriptor, min(size, self._stop - at), at)
             with contextlib.suppress(IndexError):
-                return reader.struct(), reader.at
+                return _struct(front, 0)
         raise UnreadableError("the file is damaged: the header of a page is wrong")
 
     def _unpacked(self, offset: int, packed: int, unpacked: int) -> tuple[bytes, bytes]:
@@ -440,54 +438,34 @@ def _runs(data: bytes, width: int, count: int) -> Ints:
     return found
 
 
-class _Thrift:
-    """Reads values of Thrift's compact protocol.
+def _struct(data: bytes, at: int, depth: int = 0) -> tuple[dict[int, Any], int]:
+    """(field number → value, place behind it) of a struct in Thrift's compact protocol.
 
-    Behind the end it raises ``IndexError``, of what the protocol does not have ``KeyError``.
+    Bytes have no value here. Behind the end it raises ``IndexError``, of what the header of a page
+    does not have ``KeyError``.
     """
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.at = 0
-
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        """Field number → value."""
-        found: dict[int, Any] = {}
-        field = 0
-        while head := self._byte():
-            field = field + (head >> 4) if head >> 4 else self._number(signed=True)
-            found[field] = self._value(head & 15, depth)
-        return found
-
-    def _value(self, kind: int, depth: int) -> Any:
-        if depth > _DEEPEST:
-            raise KeyError(depth)
+    found: dict[int, Any] = {}
+    field = 0
+    while head := data[at]:
+        kind, at = head & 15, at + 1
+        field += head >> 4
+        if not head >> 4:
+            field, at = _signed(data, at)
         if kind in (1, 2):
-            return kind == 1
-        if kind == 3:
-            return self._byte()
-        if kind in (4, 5, 6):
-            return self._number(signed=True)
-        if kind in (7, 8):
-            size = 8 if kind == 7 else self._number()
-            if self.at + size > len(self._data):
-                raise IndexError
-            self.at += size
-            return self._data[self.at - size : self.at]
-        if kind in (9, 10):
-            head = self._byte()
-            count, inner = head >> 4, head & 15
-            count = min(self._number() if count == 15 else count, len(self._data) + 1)
-            of_bytes = inner in (1, 2)  # truths take a byte each in a list
-            return [self._value(3 if of_bytes else inner, depth + 1) for _ in range(count)]
-        if kind == 12:
-            return self.struct(depth + 1)
-        raise KeyError(kind)
+            found[field] = kind == 1
+        elif kind in (4, 5, 6):
+            found[field], at = _signed(data, at)
+        elif kind == 8:
+            size, at = read_varint(data, at)
+            at += size
+        elif kind == 12 and depth < _DEEPEST:
+            found[field], at = _struct(data, at, depth + 1)
+        else:
+            raise KeyError(kind)
+    return found, at + 1
 
-    def _number(self, *, signed: bool = False) -> int:
-        value, self.at = read_varint(self._data, self.at)
-        return (value >> 1) ^ -(value & 1) if signed else value
 
-    def _byte(self) -> int:
-        self.at += 1
-        return self._data[self.at - 1]
+def _signed(data: bytes, at: int) -> tuple[int, int]:
+    """The signed number there, and the place behind it."""
+    value, at = read_varint(data, at)
+    return (value >> 1) ^ -(value & 1), at
