@@ -1,10 +1,20 @@
-"""One episode as its index tells it, gathered the way runs of samples are."""
+"""Indexes in a folder, and one episode as its index tells it, gathered as runs of samples are."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from autoloader.index import DatasetIndex
+from autoloader.index import DatasetIndex, open_indexes, opening
+from autoloader.samples.resolve import ResolvedDataset
+
+
+def open_in(folder: Path, *datasets: ResolvedDataset, **how: Any) -> tuple[DatasetIndex, ...]:
+    """The indexes of datasets, whose files lie in this folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "index_directory", lambda: folder)
+        return open_indexes(datasets, **how)
 
 
 class EpisodeView:

@@ -29,8 +29,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.errors import AutoloaderError, SourceError, SpecError, UnsupportedError, nearest
 from autoloader.formats import files
@@ -311,6 +315,27 @@ class DatasetFormat(ABC):
     def cameras_without_files(self) -> tuple[str, ...]:
         """Cameras that the metadata lists, and of which no file is there."""
         return ()
+
+    @cached_property
+    def _first_numbers(self) -> Mapping[tuple[str, str], int]:
+        """(split, shard file) → number of its first episode; the split is "" over all files."""
+        each = {"": {path: len(steps) for path, steps in self.steps.items()}}
+        if not self.steps:
+            splits = self.splits.items()
+            each = {name: {one.path: one.records for one in shards} for name, shards in splits}
+        return {
+            (split, path): before
+            for split, own in each.items()
+            for path, before in zip(own, accumulate(own.values(), initial=0), strict=False)
+        }
+
+    def numbers_of(self, piece: ShardSlice) -> NDArray[np.int64]:
+        """[``stop``] number of each episode of a slice's file, up to the slice's last.
+
+        They count over all files where the metadata lists them (``steps``), else in the split.
+        """
+        first = self._first_numbers["" if self.steps else piece.split, piece.path]
+        return np.arange(first, first + piece.stop, dtype=np.int64)
 
     def told_of(self, shard: str, record: int) -> Mapping[str, str]:
         """Feature path → value of what the metadata says of a shard's record."""

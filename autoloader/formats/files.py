@@ -211,7 +211,9 @@ def read_text(path: str) -> str:
     if not is_remote(path):
         return read_local(path, "document_bytes").decode("utf-8")
     if _here is None and has_client(path):
-        return bytes(_ask("whole", path, "document_bytes")).decode("utf-8")
+        from autoloader.storage.store import store  # most specs name local files alone
+
+        return store.read_all(path, keep=True).decode("utf-8")
     limits = faults.Limits.of_environment()
     content = read_bytes(path, 0, limits.document_bytes + 1)
     faults.check_bytes(path, len(content), "document_bytes", limits)
@@ -447,9 +449,9 @@ def _ask(question: str, *arguments: Any) -> Any:
     if _here is not None:
         answer = _here(question, arguments)
     elif has_client(str(arguments[0])):
-        from autoloader.storage.store import answer_of  # most specs name local files alone
+        from autoloader.storage.store import store  # as above
 
-        answer = answer_of(question, arguments)
+        return getattr(store, question)(*arguments)
     else:
         try:
             answer = tensorflow_process.process.ask(

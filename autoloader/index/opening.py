@@ -72,22 +72,14 @@ Progress = Callable[[int, int], None]
 """Called with shard files indexed and shard files to index."""
 
 
-def open_dataset_index(
-    dataset: ResolvedDataset,
-    *,
-    cache_dir: Path | None = None,
-    beside: bool = False,
-    threads: int = DEFAULT_THREADS,
-) -> DatasetIndex:
+def open_dataset_index(dataset: ResolvedDataset) -> DatasetIndex:
     """The index of a dataset; see ``open_indexes``."""
-    (index,) = open_indexes([dataset], cache_dir=cache_dir, beside=beside, threads=threads)
-    return index
+    return open_indexes([dataset])[0]
 
 
 def open_indexes(
     datasets: Sequence[ResolvedDataset],
     *,
-    cache_dir: Path | None = None,
     beside: bool = False,
     keep: bool = False,
     progress: Progress | None = None,
@@ -100,7 +92,6 @@ def open_indexes(
 
     Args:
         datasets: resolved against what is on disk.
-        cache_dir: folder of index files; ``None``: ``index_directory()``.
         beside: write index files beside local data instead, and copy those of the cache there.
             Where they lie beside the data, they are used in any case.
         keep: an index that cannot be written is an error.
@@ -122,7 +113,7 @@ def open_indexes(
                 "does), or copy it to a local disk",
                 path=f"datasets[{dataset.name}].path",
             )
-    files = _opened_files(datasets, cache_dir, beside=beside, keep=keep)
+    files = _opened_files(datasets, beside=beside, keep=keep)
     _build([file for file in files.values() if file.index is None], progress, max(1, threads))
     return tuple(index for index in _joined(datasets, files) if index is not None)
 
@@ -141,15 +132,10 @@ _Files = dict[tuple[str, bytes], "_ShardFile"]
 
 
 def _opened_files(
-    datasets: Sequence[ResolvedDataset],
-    cache_dir: Path | None = None,
-    *,
-    beside: bool = False,
-    keep: bool = False,
+    datasets: Sequence[ResolvedDataset], *, beside: bool = False, keep: bool = False
 ) -> _Files:
     """The shard files of datasets, with the indexes that are there; arguments as above."""
-    home = index_directory() if cache_dir is None else cache_dir
-    files: _Files = {}
+    home, files = index_directory(), dict[tuple[str, bytes], _ShardFile]()
     for dataset in datasets:
         schema = RecordSchema.of(dataset)
         folders = {piece.path.rpartition("/")[0] for piece in dataset.slices}

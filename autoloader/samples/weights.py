@@ -131,7 +131,7 @@ def read_weights(
         )
     weights = values[order].astype(np.float32)
     digest = hashlib.blake2b(keys[order].tobytes() + weights.tobytes(), digest_size=8)
-    numbers = tuple(_numbers(directory, slices))
+    numbers = tuple(directory.numbers_of(piece) for piece in slices)
     return SampleWeights(how.use, digest.hexdigest(), keys[order], weights, numbers)
 
 
@@ -171,25 +171,13 @@ def _places(
     if episode is not None and step is not None:
         return episode, step
     if frame is not None and directory.numbered and directory.steps:
-        lengths = {
-            _number_of(directory, path, record): steps
-            for path, each in directory.steps.items()
-            for record, steps in enumerate(each)
-        }
-        numbers = np.asarray(sorted(lengths), np.int64)
-        ends = np.cumsum([lengths[one] for one in numbers.tolist()])
+        every = [(ShardSlice(p, 0, 0, len(n), ""), n) for p, n in directory.steps.items()]
+        numbers = np.concatenate([directory.numbers_of(piece) for piece, _ in every])
+        lengths = np.concatenate([steps for _, steps in every])[np.argsort(numbers)]
+        numbers, ends = np.sort(numbers), np.cumsum(lengths)
         of = np.minimum(np.searchsorted(ends, frame, side="right"), len(numbers) - 1)
-        inside = bool((frame < ends[-1]).all())
-        if inside and (episode is None or np.array_equal(numbers[of], episode)):
-            return numbers[of], frame - (ends[of] - [lengths[one] for one in numbers[of].tolist()])
-        if episode is not None:
-            which, of, rows = np.unique(episode, return_inverse=True, return_counts=True)
-            first = np.full(len(which), np.iinfo(np.int64).max)
-            np.minimum.at(first, of, frame)
-            step = frame - first[of]  # of whole episodes; else a first row may be any step
-            whole = rows.tolist() == [lengths.get(one) for one in which.tolist()]
-            if whole and (step < rows[of]).all():
-                return episode, step
+        if (frame < ends[-1]).all() and (episode is None or np.array_equal(numbers[of], episode)):
+            return numbers[of], frame - (ends - lengths)[of]
     raise SpecError(
         f"{where} does not say which step each row is for",
         remedy="write columns episode and step (or episode_index and frame_index; for LeRobot "
@@ -222,33 +210,6 @@ def rabc(
     soft = np.clip((delta - (mean - 2 * spread)) / (4 * spread + _SMALL), 0, 1)
     found = np.where(delta > KAPPA, np.float32(1), np.where(delta >= 0, soft, np.float32(0)))
     return np.where(np.isnan(delta), np.float32(1), found)
-
-
-def _number_of(directory: DatasetFormat, path: str, record: int) -> int:
-    return int(next(iter(directory.told_of(path, record).values())))
-
-
-def _numbers(directory: DatasetFormat, slices: Sequence[ShardSlice]) -> list[Ints]:
-    """By slice, the episode number of each record of its file, up to the slice's last."""
-    first: dict[tuple[str, str], int] = {}
-    before = 0
-    for path, each in directory.steps.items():
-        first["", path] = before
-        before += len(each)
-    for split, shards in directory.splits.items() if not directory.steps else ():
-        before = 0
-        for one in shards:
-            first[split, one.path] = before
-            before += one.records
-    found = []
-    for piece in slices:
-        if directory.numbered:
-            told = [_number_of(directory, piece.path, k) for k in range(piece.start, piece.stop)]
-            found.append(np.asarray([*[-1] * piece.start, *told], np.int64))
-        else:
-            base = first["" if directory.steps else piece.split, piece.path]
-            found.append(np.arange(base, base + piece.stop, dtype=np.int64))
-    return found
 
 
 def drawn_by(weights: NDArray[np.float32]) -> NDArray[np.int32]:

@@ -28,11 +28,11 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 from xml.etree.ElementTree import ParseError
 
@@ -203,6 +203,19 @@ class Store:
         """The version of a file, by a listing; ``None`` where the server lists no directories."""
         return self.identity(path) if client_of(path).lists else None
 
+    def size(self, path: str) -> int:
+        """Bytes of a file; raises as ``identity``."""
+        return self.identity(path).size
+
+    def names(self, directory: str) -> list[str]:
+        """Names in a directory, those of directories with a slash at the end; as ``listing``."""
+        found = self.listing(directory)
+        return [name if one is not None else f"{name}/" for name, one in found.items()]
+
+    def is_directory(self, path: str) -> bool:
+        """True if anything lies in such a directory; raises as ``listing``."""
+        return bool(self.listing(path))
+
     def now(self, path: str) -> RemoteIdentity:
         """The version of a file at this moment; raises as ``identity``."""
         client = client_of(path)
@@ -352,14 +365,6 @@ def known_rate(path: str) -> float | None:
     return None
 
 
-def answer_of(question: str, arguments: tuple[Any, ...]) -> Any:
-    """The answer, or the ``OSError``; see ``formats.files.Answer``."""
-    try:
-        return _QUESTIONS[question](*arguments)
-    except OSError as error:
-        return error
-
-
 def fetch_together(paths: Sequence[str]) -> None:
     """Fetch small files at the same time, and keep them on the disk."""
 
@@ -378,30 +383,7 @@ def sizes_of(paths: Sequence[str]) -> list[int]:
         OSError: its ``filename`` is a path that is not there, or cannot be asked for.
     """
     with ThreadPoolExecutor(_TOGETHER, "autoloader-remote") as pool:
-        return list(pool.map(lambda path: store.identity(path).size, paths))
-
-
-def _size(path: str) -> int | None:
-    """Size of a file in bytes; ``None``: there is none."""
-    try:
-        return store.identity(path).size
-    except FileNotFoundError:
-        return None
-
-
-def _names(directory: str) -> list[str]:
-    """Names in a directory, those of directories with a slash at the end."""
-    found = store.listing(directory)
-    return [name if one is not None else f"{name}/" for name, one in found.items()]
-
-
-_QUESTIONS: Mapping[str, Callable[..., Any]] = {
-    "read": lambda *place: store.read(*place),
-    "whole": lambda path, most: store.read_all(path, keep=True, most=most),
-    "size": _size,
-    "names": _names,
-    "is_directory": lambda path: bool(store.listing(path)),
-}
+        return list(pool.map(store.size, paths))
 
 
 class _Asker(threading.local):

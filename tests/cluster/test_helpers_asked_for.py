@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from index_views import open_in
 from streams import until
 
 from autoloader import AutoLoader, PipelineSpec
@@ -87,14 +88,12 @@ def test_a_shard_that_differs_is_named_and_a_copy_is_as_good(plan: LoaderPlan, t
         there = tmp_path / Path(piece.path).name
         there.write_bytes(Path(piece.path).read_bytes())
         copies.append(replace(piece, path=str(there)))
-    (copied,) = open_indexes([replace(dataset, slices=tuple(copies))], cache_dir=tmp_path / "index")
+    (copied,) = open_in(tmp_path / "index", replace(dataset, slices=tuple(copies)))
     assert copied.digest() == index.digest()
     first, second = copies[0].path, copies[1].path
     Path(first).write_bytes(Path(second).read_bytes())
     try:
-        (changed,) = open_indexes(
-            [replace(dataset, slices=tuple(copies))], cache_dir=tmp_path / "index"
-        )
+        (changed,) = open_in(tmp_path / "index", replace(dataset, slices=tuple(copies)))
     except AutoloaderError:
         return  # it has fewer records than its metadata says, which is found before
     assert changed.digest() != index.digest()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from index_views import EpisodeView
+from index_views import EpisodeView, open_in
 from rlds_files import Written, jpeg, write_steps
 from streams import dataset_of, mixture_of
 from user_groups import give_to_another_group, give_to_own_group
@@ -18,7 +18,7 @@ from user_groups import give_to_another_group, give_to_own_group
 from autoloader.errors import SourceError
 from autoloader.formats import tfds
 from autoloader.formats.tables import Section, ShardTables
-from autoloader.index import DatasetIndex, open_dataset_index, open_indexes
+from autoloader.index import DatasetIndex
 from autoloader.index import records as records_module
 from autoloader.index import shard as shard_module
 from autoloader.index.shard import HEADER
@@ -101,21 +101,21 @@ def test_a_build_that_was_interrupted_goes_on_where_it_was(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        open_indexes([dataset], cache_dir=cache, progress=stop, threads=1)
+        open_in(cache, dataset, progress=stop, threads=1)
     already = builds.count()
     assert 1 <= already == len(index_files(cache))
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     assert builds.count() == 3 - already
 
 
 def test_only_the_shard_that_changed_is_indexed_again(
     dataset: ResolvedDataset, written: Written, cache: Path, builds: Builds
 ):
-    open_dataset_index(dataset, cache_dir=cache)
+    open_in(cache, dataset)[0]
     builds.count()
     before = written.files[1].stat()
     os.utime(written.files[1], ns=(before.st_atime_ns, before.st_mtime_ns + 1))
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     assert builds.paths == [str(written.files[1])]
 
 
@@ -124,9 +124,9 @@ def test_an_index_of_the_version_before_is_built_again(
 ):
     with monkeypatch.context() as before:
         before.setattr(shard_module, "VERSION", 1)
-        open_dataset_index(dataset, cache_dir=cache)
+        open_in(cache, dataset)[0]
     assert builds.count() == 3
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     assert builds.count() == 3
 
 
@@ -136,7 +136,7 @@ def test_a_flipped_bit_anywhere_in_an_index_is_noticed(
     (dataset,) = mixture_of(dataset_of(written, split={"train": "train[:2]"})).datasets
 
     def values() -> list[object]:
-        index = open_dataset_index(dataset, cache_dir=cache)
+        index = open_in(cache, dataset)[0]
         found: list[object] = [index.steps.tolist(), index.damaged]
         for e in range(index.episodes):
             view = EpisodeView(index, e)
@@ -167,15 +167,15 @@ def test_a_flipped_bit_anywhere_in_an_index_is_noticed(
 def test_damage_found_at_the_first_touch_is_repaired_from_the_data(
     dataset: ResolvedDataset, cache: Path, builds: Builds, caplog: pytest.LogCaptureFixture
 ):
-    open_dataset_index(dataset, cache_dir=cache)
+    open_in(cache, dataset)[0]
     builds.count()
-    index = open_dataset_index(dataset, cache_dir=cache)
+    index = open_in(cache, dataset)[0]
     for place in index_files(cache):
         flip(place, section_at(place, Section.COLUMN) + 2)
     check(index)
     assert builds.count() == 3
     assert "is damaged and is built anew" in caplog.text
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     assert builds.count() == 0
 
 
@@ -192,7 +192,7 @@ def section_at(place: Path, kind: Section) -> int:
 def test_an_index_that_goes_away_while_it_is_used_is_built_from_the_data(
     dataset: ResolvedDataset, cache: Path, builds: Builds
 ):
-    index = open_dataset_index(dataset, cache_dir=cache)
+    index = open_in(cache, dataset)[0]
     builds.count()
     for place in index_files(cache):
         place.unlink()
@@ -203,7 +203,7 @@ def test_an_index_that_goes_away_while_it_is_used_is_built_from_the_data(
 def test_data_that_change_while_they_are_used_are_an_error_where_the_index_is_gone(
     dataset: ResolvedDataset, written: Written, cache: Path
 ):
-    index = open_dataset_index(dataset, cache_dir=cache)
+    index = open_in(cache, dataset)[0]
     for place in index_files(cache):
         place.unlink()
     os.utime(written.files[0], ns=(0, 0))
@@ -222,7 +222,7 @@ def test_data_that_are_written_while_they_are_indexed_are_an_error(
 
     monkeypatch.setattr(records_module, "parse_example", touching)
     with pytest.raises(SourceError, match="written to while") as caught:
-        open_dataset_index(dataset, cache_dir=cache, threads=1)
+        open_in(cache, dataset, threads=1)[0]
     assert caught.value.dataset == "robot"
 
 
@@ -231,7 +231,7 @@ def test_a_missing_shard_file_is_a_source_error(
 ):
     written.files[2].unlink()
     with pytest.raises(SourceError, match=f"{written.files[2]} cannot be read"):
-        open_dataset_index(dataset, cache_dir=cache)
+        open_in(cache, dataset)[0]
 
 
 # -- places ------------------------------------------------------------------------------------
@@ -240,13 +240,13 @@ def test_a_missing_shard_file_is_a_source_error(
 def test_an_index_beside_the_data_travels_with_them(
     dataset: ResolvedDataset, written: Written, cache: Path, tmp_path: Path, builds: Builds
 ):
-    check(open_dataset_index(dataset, cache_dir=cache, beside=True))
+    check(open_in(cache, dataset, beside=True)[0])
     assert not cache.exists()
     assert len(index_files(written.path / shard_module.BESIDE_FOLDER)) == builds.count() == 3
     written.path.parent.rename(tmp_path / "moved")
     written.path = tmp_path / "moved/1.0.0"
     moved = mixture_of(written).datasets[0]
-    check(open_dataset_index(moved, cache_dir=cache))
+    check(open_in(cache, moved)[0])
     assert builds.count() == 0
 
 
@@ -254,7 +254,7 @@ def test_an_index_that_cannot_be_written_serves_from_memory(
     dataset: ResolvedDataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     (tmp_path / "file").touch()
-    index = open_dataset_index(dataset, cache_dir=tmp_path / "file/below")
+    index = open_in(tmp_path / "file/below", dataset)[0]
     check(index)
     for shard in index.shards.values():
         shard.verify()
@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_no_half_file(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(shard_module.os, "fsync", full)
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     assert list(cache.iterdir()) == []
 
 
@@ -284,7 +284,7 @@ def test_what_a_killed_builder_left_is_removed_when_it_is_old(
         path.touch()
     os.utime(old, ns=(0, 0))
     os.utime(other, ns=(0, 0))
-    open_dataset_index(dataset, cache_dir=cache)
+    open_in(cache, dataset)[0]
     assert [path.exists() for path in (old, new, other)] == [False, True, True]
 
 
@@ -295,14 +295,14 @@ def test_what_a_killed_builder_left_is_removed_when_it_is_old(
 def test_a_link_in_an_indexes_place_gives_way_and_its_target_is_left(
     dataset: ResolvedDataset, cache: Path, tmp_path: Path, builds: Builds, target: str
 ):
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     place = index_files(cache)[0]
     content = place.read_bytes()
     (tmp_path / "precious").write_bytes(content if target == "precious" else b"precious")
     place.unlink()
     place.symlink_to(tmp_path / target)
     builds.count()
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     assert builds.count() == 1
     assert not place.is_symlink()
     assert place.read_bytes() == content
@@ -317,33 +317,33 @@ def test_an_index_in_a_folder_that_others_may_write_to_is_not_used_and_that_is_s
     caplog: pytest.LogCaptureFixture,
     mode: int,
 ):
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     cache.chmod(mode)
     if not mode & 0o002:
         give_to_another_group(cache)
     builds.count()
     for _ in range(2):
-        check(open_dataset_index(dataset, cache_dir=cache))
+        check(open_in(cache, dataset)[0])
         assert builds.count() == 3
     warned = [one for one in caplog.records if one.levelname == "WARNING"]
     assert [f"chmod go-w {cache}" in one.getMessage() for one in warned] == [True]
     with pytest.raises(SourceError, match="others may write to it"):
-        open_indexes([dataset], cache_dir=cache, keep=True)
+        open_in(cache, dataset, keep=True)
     cache.chmod(0o755)
     builds.count()
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     assert builds.count() == 0
 
 
 def test_an_index_made_with_a_umask_that_lets_the_users_own_group_write_is_used(
     dataset: ResolvedDataset, cache: Path, builds: Builds
 ):
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     for place in (cache, *index_files(cache)):
         give_to_own_group(place)
         place.chmod(place.stat().st_mode | 0o020)
     builds.count()
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     assert builds.count() == 0
 
 
@@ -353,7 +353,7 @@ def test_an_index_file_that_another_user_may_have_written_is_built_anew(
 ):
     if of == "another user" and os.geteuid():
         pytest.skip("only root makes another user's file")
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     place = index_files(cache)[1]
     if of == "all":
         place.chmod(0o666)
@@ -361,7 +361,7 @@ def test_an_index_file_that_another_user_may_have_written_is_built_anew(
         os.chown(place, 4321, 4321)
     builds.count()
     for built in (1, 0):
-        check(open_dataset_index(dataset, cache_dir=cache))
+        check(open_in(cache, dataset)[0])
         assert builds.count() == built
     assert place.stat().st_uid == os.geteuid()
     assert not place.stat().st_mode & 0o022
@@ -381,12 +381,12 @@ def test_who_may_write_the_data_may_write_the_index_beside_it_and_nobody_else(
     used: bool,
 ):
     written.path.chmod(data)
-    open_dataset_index(dataset, cache_dir=cache, beside=True)
+    open_in(cache, dataset, beside=True)[0]
     beside = written.path / shard_module.BESIDE_FOLDER
     assert len(list(beside.iterdir())) == 3
     beside.chmod(folder)
     builds.count()
-    check(open_dataset_index(dataset, cache_dir=cache))
+    check(open_in(cache, dataset)[0])
     assert builds.count() == (0 if used else 3)
 
 
@@ -394,7 +394,7 @@ _BUILDER = """
 import json, sys
 import numpy as np
 from pathlib import Path
-from autoloader.index import open_indexes
+from autoloader.index import open_indexes, opening
 from autoloader.samples.resolve import resolve
 from autoloader.spec import PipelineSpec
 
@@ -402,8 +402,8 @@ mixture = resolve(PipelineSpec.from_yaml(sys.argv[1]))
 print("ready", flush=True)
 sys.stdin.readline()
 told = []
-cache = Path(sys.argv[2])
-indexes = open_indexes(mixture.datasets, cache_dir=cache, progress=lambda *at: told.append(at))
+opening.index_directory = lambda: Path(sys.argv[2])
+indexes = open_indexes(mixture.datasets, progress=lambda *at: told.append(at))
 sums = []
 for index in indexes:
     for e in range(index.episodes):
@@ -444,7 +444,7 @@ def test_two_processes_that_build_at_once_give_one_good_index(
     from autoloader.spec import PipelineSpec
 
     mixture = resolve(PipelineSpec.from_yaml(demo_mix))
-    for index in open_indexes(mixture.datasets, cache_dir=cache):
+    for index in open_in(cache, *mixture.datasets):
         for shard in index.shards.values():
             shard.verify()
     assert builds.count() == 0

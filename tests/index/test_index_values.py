@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from index_views import EpisodeView, number_of
+from index_views import EpisodeView, number_of, open_in
 from rlds_files import PLAIN, episode, write_dataset
 from streams import dataset_of, every_sample, mixture_of
 
 from autoloader.formats.records import parse_example, read_records
-from autoloader.index import DatasetIndex, count_indexed, open_dataset_index, open_indexes
+from autoloader.index import DatasetIndex, count_indexed, open_dataset_index
 from autoloader.samples.resolve import ResolvedDataset, resolve
 from autoloader.samples.transforms.fields import is_text, text_of_points
 from autoloader.spec import PipelineSpec
@@ -78,7 +78,7 @@ def test_every_frame_number_and_text_of_the_demo_mixture_is_found(
     demo_spec: PipelineSpec, tmp_path: Path
 ):
     mixture = resolve(demo_spec)
-    indexes = open_indexes(mixture.datasets, cache_dir=tmp_path)
+    indexes = open_in(tmp_path, *mixture.datasets)
     for dataset, index in zip(mixture.datasets, indexes, strict=True):
         compared = check_against_parses(index, dataset)
         assert compared == sum(map(len, dataset.cameras.values())) * index.steps.sum()

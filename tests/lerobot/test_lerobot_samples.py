@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from command_lines import Cli
 from ended import python
+from index_views import open_in
 from lerobot_checks import SIDE, TOP, check, samples_of, spec_of
 from lerobot_files import LeRobotFiles, shown
 
 from autoloader import PipelineSpec
 from autoloader.formats import lerobot
-from autoloader.index import open_dataset_index
 from autoloader.samples.resolve import resolve
 
 
@@ -51,7 +51,7 @@ def test_metadata_and_a_video_of_several_parquet_files_are_read_once(
     monkeypatch.setattr(lerobot, "packets_of", noted("packets", lerobot.packets_of))
     monkeypatch.setattr(lerobot, "read_episodes", noted("episodes", lerobot.read_episodes))
     (dataset,) = resolve(spec_of(root)).datasets
-    index = open_dataset_index(dataset, cache_dir=tmp_path / "cache")
+    index = open_in(tmp_path / "cache", dataset)[0]
     assert len(dataset.slices) == index.episodes == 4
     assert sorted(read) == ["episodes", "packets"]
 

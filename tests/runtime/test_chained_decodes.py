@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from index_views import open_in
 from rlds_files import episode, jpeg, write_dataset, write_steps
 from streams import Playing, dataset_of, mixture_of
 
 from autoloader.decode.frames import FrameDecoder, UndecodableFrameError
 from autoloader.decode.jobs import PendingBatch, RowDecoding
 from autoloader.decode.message import BatchMessage
-from autoloader.index import DatasetIndex, open_dataset_index
+from autoloader.index import DatasetIndex
 from autoloader.index.planned import RunPlanner
 from autoloader.pipeline.read.planned import PlannedSource
 from autoloader.samples.block import SampleBlock
@@ -123,7 +124,7 @@ def indexed(tmp_path_factory: pytest.TempPathFactory) -> Indexed:
     written = write_steps(folder, [[9] * 3])
     sample = {"frame_offsets": [0, 2, 4], "edges": {"start": "zero", "end": "repeat"}}
     mixture = mixture_of(written, sample=sample, batch={"size": 8})
-    return mixture, open_dataset_index(mixture.datasets[0], cache_dir=folder)
+    return mixture, open_in(folder, mixture.datasets[0])[0]
 
 
 def group_of(indexed: Indexed, rows: Sequence[tuple[int, int]], *, chained: bool) -> SampleBlock:

@@ -195,6 +195,10 @@ class LeRobotDirectory(StoredFormat):
         numbers: list[int] = self.episodes.index.tolist()
         return numbers
 
+    def numbers_of(self, piece: ShardSlice) -> Ints:
+        """See ``DatasetFormat``: as the metadata numbers them."""
+        return self.episodes.index[self.episodes.data.rows_in(piece.path)[: piece.stop]]
+
     def told_of(self, shard: str, record: int) -> Mapping[str, str]:
         """See ``DatasetFormat``: the number of the episode."""
         return {EPISODE: str(self.episodes.at(shard, record).index)}
