@@ -136,21 +136,11 @@ def labels_of(dataset: ResolvedDataset) -> dict[str, list[str]]:
     return {path: [text.decode() for text in names.values()] for path, names in every}
 
 
-def _number(directory: DatasetFormat, piece: ShardSlice, record: int) -> int:
-    """Number of an episode, as files of weights name it."""
-    if directory.numbered:
-        return int(next(iter(directory.told_of(piece.path, record).values())))
-    before = {path: len(each) for path, each in directory.steps.items()}
-    before = before or {one.path: one.records for one in directory.splits[piece.split]}
-    return record + sum(before[path] for path in list(before)[: list(before).index(piece.path)])
-
-
 def _lengths(directory: DatasetFormat) -> Iterator[tuple[int, int]]:
     """(number, steps) of each numbered episode."""
     for path, each in directory.steps.items() if directory.numbered else ():
-        for record, steps in enumerate(each):
-            told = directory.told_of(path, record)
-            yield int(next(iter(told.values()))), int(steps)
+        numbers = directory.numbers_of(ShardSlice(path, 0, 0, len(each), ""))
+        yield from zip(numbers.tolist(), map(int, each), strict=True)
 
 
 def _frames_of(camera: str) -> str:
@@ -269,7 +259,7 @@ class Comparer:
             if index not in self._weights:
                 lengths = dict(_lengths(dataset.directory))
                 self._weights[index] = witness.weights_of(how, reach, lengths)
-            number = _number(dataset.directory, dataset.slices[shard], record)
+            number = int(dataset.directory.numbers_of(dataset.slices[shard])[record])
             wanted = self._weights[index].get((number, t * dataset.stride), 1.0)
             if how.use == "draw":
                 if not wanted:

@@ -561,11 +561,7 @@ def weights_of(
     )
     if episodes is None or steps is None:
         every = [(number, step) for number in sorted(lengths) for step in range(lengths[number])]
-        places = [every[k] for k in columns["index"] if k < len(every)]
-        if episodes is not None and [number for number, _ in places] != episodes:
-            rows = list(zip(episodes, columns["index"], strict=True))
-            first = {number: min(k for one, k in rows if one == number) for number in {*episodes}}
-            places = [(number, k - first[number]) for number, k in rows]
+        places = [every[k] for k in columns["index"]]
     else:
         places = list(zip(episodes, steps, strict=True))
     values = [np.nan if one is None else float(one) for one in columns[how.key]]

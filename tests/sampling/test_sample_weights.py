@@ -175,7 +175,7 @@ def test_lerobot_knows_its_frames_by_index(tmp_path: Path, first: int):
 
 @pytest.mark.parametrize("kind", ["lerobot", "rlds"])
 def test_an_index_whose_first_step_nobody_knows_is_refused(folder: Path, tmp_path: Path, kind: str):
-    np.savez(tmp_path / "w.npz", episode=[0, 0, 0], index=[101, 102, 103], w=[1.0, 2.0, 3.0])
+    np.savez(tmp_path / "w.npz", episode=[0] * 4, index=range(101, 105), w=[1.0, 2.0, 3.0, 4.0])
     path, camera = str(folder / "oak/1.0.0"), "observation/image"
     if kind == "lerobot":
         path = str(LeRobotFiles(lengths=(4,)).write(tmp_path / "lero"))
