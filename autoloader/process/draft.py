@@ -271,10 +271,10 @@ def _of_records(root: str, say: Callable[[str], object]) -> dict[str, Any]:
     try:
         most, missing = directory.look()
     except ValueError as error:
-        remedy = "give each record a key conversations, messages, texts, caption or text"
-        if around := dataset_around(root):
-            remedy = f"give the dataset's folder: {around}"
-        raise SourceError(f"{root}: its records cannot be read: {error}", remedy=remedy) from error
+        raise SourceError(
+            f"{root}: its records cannot be read: {error}",
+            remedy="give each record a key conversations, messages, texts, caption or text",
+        ) from error
     name = _name_of(directory.name)
     if missing:
         say(f"{name}: no picture {missing[:200]!r} below {directory.media}; set media")
