@@ -325,14 +325,14 @@ def every_command(
     no_transforms: Refuse a spec that names a transform (a Python function) instead of running it.
     json: Write the result to stdout as one JSON document.
     spec: YAML file that describes your datasets; `autoloader init` writes one.
-    settings: Change knobs (threads, buffers) or fields of the spec: ring_slots=8 batch.size=32
-        datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the knobs.
+    settings: Use other knobs (threads, buffers) or fields of the spec in this call; several may
+        follow: ring_slots=8 batch.size=32 datasets.bridge.weight=2. `autoloader plan -v SPEC`
+        lists the knobs.
     profile: Host profile (a machine's limits and knobs): a name from `autoloader profile list`,
         or a path; default: the one that fits this host.
     strict: Stop with an error if this host is smaller than the profile asks for; default: lower
         its values to fit.
-    ram_floor: Memory that must stay free, such as "5GB"; default: that of this
-        host's profile.
+    ram_floor: Memory that must stay free, such as "5GB"; default: the profile's.
     disk_floor: Space that must stay free on the disk that caches remote files, such as "50GB";
         default: 10 GiB.
     split: Which split to read: train (default), or another that the spec has under split, such as
@@ -436,7 +436,7 @@ def common(
     Options:
     verbose: Log more; -vv logs everything.
     version: Print the version.
-    schema: Print the JSON schema of a spec or a profile, for editors.
+    schema: Print the JSON schema of a `spec` or of a `profile`, for editors.
     """
     log_to_stderr(verbose)  # callbacks of the others, and ``run_command``, do the rest
 
@@ -477,7 +477,7 @@ def inspect(
     """Show a dataset's splits, features, first episode and value ranges.
 
     Options:
-    directory: Folder or file of a dataset, such as viola/0.1.0, or a folder that holds one.
+    directory: Local folder or file of a dataset, such as viola/0.1.0, or a folder that holds one.
     split: Which split to read; default: train, or the first.
     episodes: How many episodes to read for the table of value ranges.
     """
@@ -498,19 +498,21 @@ def init(
     """Write a spec (YAML) of the datasets in folders or on the Hugging Face Hub.
 
     Options:
-    data_dir: Where datasets lie, at any depth: folders, or addresses such as gs://BUCKET/oxe.
-        Or datasets of the Hub, such as lerobot/pusht or lerobot/pusht@REVISION.
+    data_dir: Where datasets lie, at any depth: folders, or addresses such as gs://BUCKET/oxe;
+        or datasets of the Hugging Face Hub, such as lerobot/pusht or lerobot/pusht@REVISION.
     style: Project whose conventions the spec follows (fields, image sizes, actions): octo, openvla
         or openpi; gr00t (LeRobot datasets with meta/modality.json; see --version); lerobot (see
-        --policy); robomimic, act or diffusion_policy (samples like those of their dataset
-        classes); stage2 (pairs of frames about 1 s apart, for training/stage2, the example
-        trainer in autoloader's repository); plain (none). Default: the style of --mix, else plain.
-    version: With --style gr00t: release of GR00T whose rules to follow. Default: n1.6.
+        --policy); robomimic, act or diffusion_policy (samples like those of the original
+        repositories' dataset classes); stage2 (pairs of frames about 1 s apart, for
+        training/stage2, the example trainer in autoloader's repository); plain (none). Default: the
+        style of --mix, else plain.
+    version: With --style gr00t: release of GR00T whose rules to follow, n1.5, n1.6 (default) or
+        n1.7.
     policy: With --style lerobot: policy whose samples (steps, normalisation) to write: act,
         diffusion, smolvla, pi0 or pi05. Default: act.
     mix: Take only the datasets and weights of a published mixture, such as oxe_magic_soup, or one
         dataset by the name under which it was published, such as droid; default: all of DATA.
-        Where two styles have a mixture of that name (octo and openvla do), --style says whose.
+        If octo and openvla both have a mixture of that name, --style chooses.
     output: File to write the spec to; an error if it exists with other content. Default: stdout.
     """
     from autoloader.process.draft import draft
@@ -546,7 +548,7 @@ def plan(
     Options:
     ranks: Training processes (one for each GPU) that share the epoch, over all nodes.
     nodes: Number of machines, all like this one, over which --ranks are spread.
-    verbose: Show the tables behind the answer, too.
+    verbose: Also show the tables behind the answer, with all knobs and their values.
     """
     from autoloader.cli.plan import show_plan
 
@@ -577,10 +579,10 @@ def peek(
     """Draw a contact sheet of the model's input: frames, instructions, actions, dropped steps.
 
     Options:
-    output: HTML file of the sheet; a browser opens and prints it.
-    samples: Samples of each dataset in the histograms; frames of the first ones are drawn.
-    episodes: Episodes of each dataset that the plots over time show: the action after each
-        operation of the spec, and the steps that the spec drops.
+    output: HTML file to write; open it in a browser. Default: contact-sheet.html.
+    samples: How many samples of each dataset the histograms count; the first ones are drawn, too.
+    episodes: How many episodes of each dataset to plot over time: the action after each step of the
+        spec's processing, and the frames that the spec drops.
     """
     from autoloader.cli.peek import show_sheet
 
@@ -637,7 +639,7 @@ def demo(
     scale: float = 1.0,
     seed: int = 0,
 ) -> None:
-    """Make small datasets of drawn robots (TFDS/RLDS files) with a mix.yaml, to try autoloader on.
+    """Make synthetic robot datasets (TFDS/RLDS files) and their spec mix.yaml, to try autoloader.
 
     Files that are there are kept.
 
@@ -664,12 +666,12 @@ def index(
     """Build the indexes (where each frame lies) now; else a loader does at its first start.
 
     Options:
-    beside: Write the indexes into the datasets' folders, and copy those that the cache directory
-        has already.
+    beside: Write the indexes into the datasets' folders instead of the cache directory; those
+        that are in the cache already are copied there.
     output: Also upload the index, without the data, to a copy of the dataset that is in a bucket
         already, such as gs://BUCKET/NAME/1.0.0; only for a spec of one dataset.
-    verify: Index the files again, and compare with the indexes that are there; exits 4 if they
-        differ.
+    verify: Index the files again, and compare with the indexes that are there: one that differs
+        is replaced, and the exit code is 4.
     """
     from autoloader.cli.derived import show_index
 
@@ -687,8 +689,9 @@ def stats(
 
     Options:
     output: File to write the statistics to, for normalize: {statistics: FILE} in the spec; default:
-        only print.
-    layout: Layout of the file: autoloader, octo, openvla, openpi, lerobot or gr00t (a folder).
+        only print (a loader finds them in the cache).
+    layout: Whose layout the file has, for that project's code to read: autoloader, octo, openvla,
+        openpi, lerobot or gr00t (a folder).
     """
     from autoloader.cli.derived import show_statistics
 
@@ -716,8 +719,8 @@ def measure(
     warmup: Batches to discard before the measurement.
     batches: Batches to measure.
     step_time: Wait after each batch, as a trainer's step would, such as "120ms".
-    controller: Let autoloader change the knobs (threads, buffers) meanwhile, as in training;
-        default: they stay.
+    controller: Let autoloader change the knobs (threads, buffers) while it measures, as in
+        training; default: they stay.
     """
     from autoloader.cli.tune import show_measurement
 
@@ -758,12 +761,12 @@ def report(
     """Draw one HTML page of a run: what limited it, which threads and buffers changed, and why.
 
     Options:
-    run: Name of a run (those of 3 s or more are recorded) or of its script, "last" (the last that
-        measured its speed or was killed), or the folder that the environment variable
-        AUTOLOADER_RUN_DIR named; default: list the recorded runs.
+    run: Name of a run or of its script; "last" (the newest that has a speed or was killed); or the
+        folder that the environment variable AUTOLOADER_RUN_DIR named. Runs of 3 s or more are
+        recorded. Default: list them.
     other: A second run to compare with. If it is one of AutoLoader(…, replay_one_batch=True), which
         repeats one batch and so loads nothing, the page says how much time loading costs.
-    output: File of the page; default: RUN.html in the working directory.
+    output: HTML file to write; default: RUN.html in the working directory.
     """
     from autoloader.cli.report import list_runs, show_page
 
@@ -780,8 +783,8 @@ def replay(logs: Annotated[list[Path], typer.Argument(metavar="LOG")]) -> None:
     A difference means a fault of autoloader, or a log of another version.
 
     Options:
-    logs: Decision logs, or folders with some. A run writes one if the environment variable
-        AUTOLOADER_RUN_DIR names a folder (decisions.jsonl), or AUTOLOADER_DECISIONS a file.
+    logs: Decision logs, or folders with some. A run writes one only if an environment variable
+        says so: AUTOLOADER_RUN_DIR=FOLDER (decisions.jsonl in it) or AUTOLOADER_DECISIONS=FILE.
     """
     from autoloader.cli.report import show_replay
 
@@ -809,18 +812,18 @@ def tune(
 
     Options:
     spec: YAML file that describes your datasets; default: the demo mixture, which is written first
-        where it is not there (about 810 MB).
-    settings: Knobs from which the search starts and may move, or fields of the spec, which stay:
-        ring_slots=8 batch.size=32 datasets.bridge.weight=2. `autoloader plan -v SPEC` lists the
-        knobs.
-    trials: Largest number of sets of knobs to measure, the one of the start included.
+        if it is missing (about 810 MB).
+    settings: Values of knobs to start from, which the search may change, or of fields of the spec,
+        which it keeps: ring_slots=8 batch.size=32 datasets.bridge.weight=2. `autoloader plan -v
+        SPEC` lists the knobs.
+    trials: Largest number of sets of knobs to measure, the starting one included.
     budget: Time that the whole search takes at most, such as "10m".
     storage: Where to keep results: an Optuna storage URL, such as sqlite:///FILE or
         postgresql://HOST/NAME; default: a file in --output, else in ~/.local/share/autoloader.
     study: Name of this search: a new name begins one, the name of an earlier one continues it;
         default: begin one.
     name: Save the profile under this name. Default: replace the profile that the search starts
-        from, or write NAME-tuned if that one came with autoloader.
+        from (--profile); if that one came with autoloader, write its name with -tuned behind it.
     output: Folder for the profile, the HTML report and the results; default: autoloader's own
         config and data folders, where profiles are found by name.
     seed: Random seed of the search.
@@ -884,8 +887,8 @@ def diff_profiles(
     """Show in which fields two profiles differ.
 
     Options:
-    first: A profile (name or path). Without B it is compared with this host's default.
-    second: Another profile.
+    first: A profile: its name or path.
+    second: The one to compare with; default: the one that fits this host.
     """
     from autoloader.cli.tune import show_diff
 
@@ -901,6 +904,7 @@ def check_profiles(
 
     Options:
     which: Names or paths; default: all profiles of `autoloader profile list`.
+    strict: Also count a profile as broken that asks for more than this host has.
     """
     from autoloader.cli.tune import show_checks
 
