@@ -26,6 +26,7 @@ from shlex import quote
 from types import ModuleType
 from typing import Any, Literal
 
+import psutil
 import typer
 
 from autoloader.cli.output import answered, emit, wants_json
@@ -78,8 +79,8 @@ _FEW_PROCESSORS = 2
 _MANY_TIMES = 4
 _FAR_KEYFRAMES = 8
 """Decodes for a frame that a run feels."""
-_CHILD = b"autoloader.process.worker"
-_RING = "/memfd:autoloader"
+_CHILD = "autoloader.process.worker"
+_SEEN = ("pid", "ppid", "uids", "status", "cmdline", "num_threads", "memory_info")
 
 
 @frozen
@@ -132,9 +133,13 @@ class Machine:
     stdout: int | None = 1
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def processes(self) -> list[Path]:
-        """Directories of all processes that can be seen."""
-        return [entry for entry in self.proc.iterdir() if entry.name.isdigit()]
+    def processes(self) -> Iterator[dict[str, Any]]:
+        """Facts of each process that can be seen, by psutil's names."""
+        for entry in self.proc.iterdir():
+            with contextlib.suppress(psutil.NoSuchProcess, ValueError):
+                seen = psutil.Process(int(entry.name)).as_dict(_SEEN)
+                if seen["uids"]:  # else the kernel hides it
+                    yield seen
 
 
 Seen = Fact | Finding
@@ -321,7 +326,8 @@ def limits(machine: Machine) -> Iterator[Seen]:
             "closed again and again",
             "ulimit -n 4096",
         )
-    threads, most = _threads(machine), resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    most, own = resource.getrlimit(resource.RLIMIT_NPROC)[0], os.getuid()
+    threads = sum(one["num_threads"] for one in machine.processes() if one["uids"].real == own)
     yield Fact(f"{_shown(most)} threads of this user (ulimit -u), {threads} in use")
     if most != resource.RLIM_INFINITY and threads > _FULL * most:
         yield Finding(
@@ -339,18 +345,6 @@ def limits(machine: Machine) -> Iterator[Seen]:
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     shown = "unlimited" if locked == resource.RLIM_INFINITY else format_bytes(locked)
     yield Fact(f"{shown} of locked memory (ulimit -l)")
-
-
-def _threads(machine: Machine) -> int:
-    """Threads of all processes of this user."""
-    count = 0
-    for entry in machine.processes():
-        try:
-            if entry.stat().st_uid == os.getuid():
-                count += len(list((entry / "task").iterdir()))
-        except OSError:
-            continue  # it has ended
-    return count
 
 
 def processors(machine: Machine) -> Iterator[Seen]:
@@ -392,44 +386,17 @@ def _shown(limit: int) -> str:
 def leftovers(machine: Machine) -> Iterator[Seen]:
     """Children without a trainer."""
     orphans = 0
-    for entry in machine.processes():
-        with contextlib.suppress(OSError, ValueError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            parent = next((word for word in words if word.startswith(b"--parent=")), b"")
-            if _CHILD not in words or not parent:
-                continue
-            trainer = int(parent.partition(b"=")[2])
-            if int(_status(entry, "PPid")) == trainer:
-                continue
+    for one in machine.processes():
+        told = re.search(r"\0--parent=(\d+)", "\0".join(one["cmdline"] or ()))
+        if told and _CHILD in one["cmdline"] and one["ppid"] != int(told[1]):
             orphans += 1
             yield Finding(
-                f"pid {entry.name} is the child of a loader whose trainer (pid {trainer}) is gone; "
-                f"it is {_status(entry, 'State')} and holds {_held(entry)}",
-                f"kill -9 {entry.name}",
+                f"pid {one['pid']} is the child of a loader whose trainer (pid {told[1]}) is gone; "
+                f"it is {one['status']} and holds {format_bytes(one['memory_info'].rss)}",
+                f"kill -9 {one['pid']}",
             )
     if not orphans:
         yield Fact("no child or ring of a run that is gone")
-
-
-def _status(entry: Path, key: str) -> str:
-    """Value of a field in a process's ``/proc/PID/status``."""
-    for line in (entry / "status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == key:
-            return value.strip()
-    raise ValueError(key)
-
-
-def _held(entry: Path) -> str:
-    """Its own memory, and the ring that it keeps."""
-    own = int(_status(entry, "RssAnon").split()[0]) * 1024
-    rings: dict[int, int] = {}
-    with contextlib.suppress(OSError):  # of another user
-        for descriptor in (entry / "fd").iterdir():
-            if str(descriptor.readlink()).startswith(_RING):
-                there = descriptor.stat()
-                rings[there.st_ino] = there.st_blocks * 512
-    return f"{format_bytes(own)} of its own and {format_bytes(sum(rings.values()))} of rings"
 
 
 def readable(spec: PipelineSpec, split: str, into: list[ResolvedDataset]) -> Iterator[Seen]:

@@ -19,7 +19,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -106,10 +105,11 @@ def emit_json(document: Any) -> None:
 
     Raises as ``emit`` does.
     """
+    from pydantic_core import to_jsonable_python  # help goes without
+
     ascii_only = not str(getattr(sys.stdout, "encoding", "") or "utf-8").lower().startswith("utf")
-    _write_result(
-        json.dumps(document, indent=2, ensure_ascii=ascii_only, allow_nan=False, default=_plain)
-    )
+    plain = to_jsonable_python(document)
+    _write_result(json.dumps(plain, indent=2, ensure_ascii=ascii_only, allow_nan=False))
 
 
 _wants_json = False
@@ -320,22 +320,11 @@ def progress_bar(label: str) -> Iterator[Advance]:
         with told(label):
             yield lambda done, total: doing(f"{done}/{total}")
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import MofNCompleteColumn, Progress
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as bar:
+    with Progress(*Progress.get_default_columns(), MofNCompleteColumn(), console=console) as bar:
         task = bar.add_task(label, total=None)
-
-        def advance(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield advance
+        yield lambda done, total: bar.update(task, completed=done, total=total)
         if bar.tasks[0].total is None:
             bar.update(task, visible=False)
 
@@ -366,16 +355,3 @@ def log_to_stderr(verbose: int) -> None:
         handler = _StderrHandler()
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         log.addHandler(handler)
-
-
-def _plain(value: Any) -> Any:
-    """A value that JSON does not know, as one that it knows."""
-    if isinstance(value, Path):
-        return str(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    raise TypeError(f"{type(value).__name__} has no place in a JSON document")

@@ -698,22 +698,22 @@ def _matrix(row: NDArray[np.float64], form: str) -> NDArray[np.float64]:
     if form in ("xyzw", "wxyz"):
         row = row / np.sqrt(row @ row)
         axis, w = np.asarray([row[form.index(one)] for one in "xyz"]), row[form.index("w")]
-        axes = [e + 2 * np.cross(axis, np.cross(axis, e) + w * e) for e in np.eye(3)]
-        return np.stack(axes, axis=1)
+        sine = np.linalg.norm(axis)
+        return _turn(axis * (2 * np.arctan2(sine, w) / (sine or 1.0)))
     if form == "axis_angle":
-        angle = np.sqrt(row @ row)
-        a, b, c = row / angle if angle else row
-        cross = np.asarray([[0, -c, b], [c, 0, -a], [-b, a, 0]])
-        turned = np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * (cross @ cross)
-        return np.asarray(turned)
+        return _turn(row)
     matrix = np.eye(3)
     for angle, letter in zip(row, form[-3:] or "rpy", strict=True):
-        a, b = {"r": (1, 2), "p": (2, 0), "y": (0, 1)}[letter]
-        turn = np.eye(3)
-        turn[a, a] = turn[b, b] = np.cos(angle)
-        turn[b, a], turn[a, b] = np.sin(angle), -np.sin(angle)
+        turn = _turn(angle * np.eye(3)["rpy".index(letter)])
         matrix = matrix @ turn if form else turn @ matrix
     return matrix
+
+
+def _turn(axis_angle: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Matrix of a turn about an axis by its length, in radians; OpenCV works it out."""
+    import cv2
+
+    return np.asarray(cv2.Rodrigues(axis_angle)[0])
 
 
 _OPS: dict[str, Callable[[_Columns, FieldOp], _Columns]] = {

@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from autoloader.host.extras import needs
@@ -35,7 +34,6 @@ PALETTE = {
 }  # fmt: skip
 """CSS variable → its colour in light and in dark."""
 _COLOURS = tuple(PALETTE)
-_BASE = "base.html.jinja"
 _STYLES = {"c": (0, (2, 3)), "limit": (0, (6, 3))}
 _DAY_S = 86_400
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200)
@@ -214,12 +212,8 @@ def scale(low: float, high: float) -> list[float]:
     """Two to seven round values that enclose ``low`` and ``high``."""
     from matplotlib.ticker import MaxNLocator
 
-    if not math.isfinite(high - low) or high <= low:
-        return [low, low + 1.0]
-    ticks = [float(one) for one in MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, high)]
-    first = max(place for place, one in enumerate(ticks) if one <= low + 1e-9 * (high - low))
-    last = min(place for place, one in enumerate(ticks) if one >= high - 1e-9 * (high - low))
-    return ticks[first : last + 1]
+    top = high if math.isfinite(high - low) and high > low else low + 1.0
+    return list(map(float, MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(low, top)))
 
 
 def number(value: float) -> str:
@@ -354,21 +348,15 @@ def render(package: str, template: str, **values: Any) -> str:
     with needs("a page", extra="report"):
         import jinja2
 
-    def source(name: str) -> str:
-        folder = files("autoloader.telemetry" if name == _BASE else package)
-        return folder.joinpath(name).read_text(encoding="utf-8")
-
+    folders = [jinja2.PackageLoader(one, "") for one in (package, "autoloader.telemetry")]
     environment = jinja2.Environment(
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        loader=jinja2.FunctionLoader(source),
+        loader=jinja2.ChoiceLoader(folders),
     )
-    environment.globals.update(
-        light={name: colour for name, (colour, _) in PALETTE.items()},
-        dark={name: colour for name, (_, colour) in PALETTE.items()},
-    )
+    environment.globals["palette"] = PALETTE
     environment.filters.update(code=_code, number=number, clock=clock, size=format_bytes)
     return environment.get_template(template).render(**values)
 
@@ -378,6 +366,4 @@ def _code(text: str) -> Any:
     from markupsafe import Markup
     from markupsafe import escape as escaped
 
-    parts = [escaped(part) for part in text.split("`")]
-    marked = (Markup("<code>{}</code>").format(p) if n % 2 else p for n, p in enumerate(parts))
-    return Markup("").join(marked)
+    return Markup(re.sub("`(.*?)`", r"<code>\1</code>", escaped(text), flags=re.S))  # noqa: S704  (escaped)
