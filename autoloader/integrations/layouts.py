@@ -198,9 +198,8 @@ def openpi(
     frames = {name: one.shape[1] for name, one in batch["images"].items()}
     states = batch["state"].shape[1]
     if not frames or set(frames.values()) != {1} or states != 1:
-        told = ", ".join(
-            f"{count} of {name}" for name, count in {"state": states, **frames}.items()
-        )
+        counts = {"state": states, **frames}
+        told = ", ".join(f"{count} of {name}" for name, count in counts.items())
         raise UsageError(
             f"openpi takes one state and one frame a camera, and a sample has {told}",
             remedy="write sample: {frame_offsets: [0], state_offsets: [0]}, without goal",

@@ -230,8 +230,8 @@ def join_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     parts = [tuple(state.get("part", (0, 1))) for state in read]
     places = sorted({state["position"] for state in read})
     if len(places) > 1 or (of_part and parts != [(rank, len(read)) for rank in range(len(read))]):
-        lost = sorted({*range(max(size for _, size in parts))} - {rank for rank, _ in parts})
-        missing = f" (none is of rank {', '.join(map(str, lost))})" * (of_part and bool(lost))
+        lost = min({*range(len(read) + 1)} - {rank for rank, _ in parts})
+        missing = f" (none is of rank {lost})" * (of_part and lost < parts[0][1])
         raise UsageError(
             f"join_states needs one state of each rank, saved after the same step; these are of "
             f"(rank, world size) {', '.join(map(str, parts))}{missing}, saved after "

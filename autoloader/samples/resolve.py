@@ -436,13 +436,12 @@ class DatasetSource:
             )
         known = set(directory.episode_numbers)
         least, most = min(known, default=0), max(known, default=0)
-        gaps = " with gaps" * (most - least >= len(known))
         lost = sorted(set(numbers) - known)
         if lost or not numbers:
             told = f"there is no episode {lost[0]}" if lost else "it is empty"
             raise SpecError(
                 f"{where}: {told}; {directory.path} has {len(known)} episodes, numbered {least} to "
-                f"{most}{gaps}",
+                f"{most}{' with gaps' * (most - least >= len(known))}",
                 remedy="list only episodes that the dataset has",
             )
         return directory.with_episodes(numbers)
