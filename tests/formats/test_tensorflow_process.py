@@ -1,6 +1,7 @@
 """The process that answers for TensorFlow is asked one question at a time."""
 
 import signal
+import socket
 import subprocess
 import sys
 
@@ -16,12 +17,21 @@ sys.stdin.buffer.read()
 """
 
 
-def test_a_question_that_ctrl_c_cuts_leaves_no_answer_for_the_next_one():
+def asking(*command: str) -> TensorFlowProcess:
+    """One that asks the process of a command line, which has the other end as its stdin."""
     asked = TensorFlowProcess()
-    asked._process = process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    asked._link, theirs = socket.socketpair()
+    with theirs:
+        asked._process = subprocess.Popen(command, stdin=theirs.fileno())
+    asked._answers = asked._link.makefile("rb")
     asked._path = list(sys.path)
+    return asked
+
+
+def test_a_question_that_ctrl_c_cuts_leaves_no_answer_for_the_next_one():
+    asked = asking(sys.executable, "-c", INTERRUPTS)
+    process = asked._process
+    assert process is not None
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -33,12 +43,9 @@ def test_a_question_that_ctrl_c_cuts_leaves_no_answer_for_the_next_one():
 
 
 def test_a_program_that_lets_sigpipe_end_it_outlives_the_process():
-    asked = TensorFlowProcess()
-    asked._process = process = subprocess.Popen(
-        ["/bin/true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    asked._path = list(sys.path)
-    process.wait()
+    asked = asking("/bin/true")
+    assert asked._process is not None
+    asked._process.wait()
     caught: list[int] = []
     before = signal.signal(signal.SIGPIPE, lambda number, _: caught.append(number))
     try:

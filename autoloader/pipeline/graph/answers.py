@@ -1,14 +1,17 @@
 """The process that answers for TensorFlow.
 
-Pickled questions on stdin, answers on stdout, and as its argument the descriptor that users'
-functions may print to. It ends with the process that asks (``formats.tensorflow_process``).
+Pickled questions and answers go over a socket, which is its stdin. Its argument is the descriptor
+that users' functions may print to. It ends with the process that asks
+(``formats.tensorflow_process``).
 
 Not here: the answers (``pipeline.graph.files``, ``pipeline.graph.user_functions``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
 from functools import partial
 
@@ -25,10 +28,12 @@ def serve() -> None:
     from autoloader.pipeline.graph import files, user_functions
 
     os.dup2(int(sys.argv[1]), 2)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a function prints is no answer
-    questions = sys.stdin.buffer
-    try:
+    os.dup2(2, 1)
+    with (
+        contextlib.suppress(EOFError, ConnectionError),
+        socket.socket(fileno=0) as link,
+        link.makefile("rb") as questions,
+    ):
         while True:
             question, about, arguments = receive(questions)
             if question == "import path":  # it has grown; this is no question
@@ -37,9 +42,7 @@ def serve() -> None:
             answering = (
                 files.answer if question == "files" else partial(user_functions.answered, question)
             )
-            send(answers, answering(about, arguments))
-    except (EOFError, BrokenPipeError):
-        return
+            send(link, answering(about, arguments))
 
 
 if __name__ == "__main__":
