@@ -679,7 +679,7 @@ class AutoLoader:
                 "the loader has not ended within %.0f s; until it ends it keeps its thread "
                 "autoloader-hand, %s and %d MiB of shared memory",
                 _CLOSE_S,
-                ", ".join(f"process {pid}" for pid in self._pipeline.child.pids) or "no process",
+                f"process {self._pipeline.child.pid}" if self._pipeline.child.pid else "no process",
                 self._delivery.memory.allocated_bytes() >> 20,
             )
 

@@ -2,6 +2,7 @@
 
 import os
 import select
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,9 +35,7 @@ def loader_children() -> list[str]:
 
 def until_let_go(wire: Any) -> None:
     """Part from the loader's child, and wait for it to do so."""
-    from autoloader.pipeline.messages import Stop  # most tests have no use for it
-
-    wire.send(Stop(-1))
+    wire.shut_down(socket.SHUT_WR)
     with suppress(EOFError):
         while True:
             assert wire.receive(20.0)

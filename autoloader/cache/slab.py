@@ -214,11 +214,14 @@ class Lease:
             self.rows -= rows
             left = self.rows
         if left <= 0:
-            self.settle(self)
+            self.give_up()
 
     def give_up(self) -> None:
-        """Give the slots up; frames that were put into slots by then stay."""
-        self.settle(self)
+        """Give the slots up, once; frames that were put into slots by then stay."""
+        with self._lock:
+            before, self.over = self.over, True
+        if not before:
+            self.settle(self)
 
 
 class FrameCache(Protocol):

@@ -333,9 +333,6 @@ class FrameTable:
     def _settle(self, lease: Lease) -> None:
         """Unpin the slots of a run whose batches are all filled, or given up."""
         with self._lock:
-            if lease.over:
-                return
-            lease.over = True
             for camera, slots in lease.slots.items():
                 self._slots[camera].unpin(slots[slots > BLACK])
             self._keep_budget()

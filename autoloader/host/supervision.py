@@ -255,9 +255,10 @@ def command(module: str, arguments: Sequence[str] = ()) -> list[str]:
     return [sys.executable, *_SAFE_PATH, _BOOT, module, *arguments]
 
 
-def options(arguments: Sequence[str]) -> dict[str, str]:
-    """Values by name of a command line ``--name=value …`` of one of the library's processes."""
-    return dict(one.removeprefix("--").split("=", 1) for one in arguments)
+def options() -> dict[str, int]:
+    """Numbers by name of this process's command line ``--name=value …``; texts are for people."""
+    given = (one.removeprefix("--").split("=", 1) for one in sys.argv[1:])
+    return {name: int(value) for name, value in given if value.isdecimal()}
 
 
 def environment(**changes: str) -> dict[str, str]:
@@ -335,7 +336,7 @@ PAST_BATCHES = 1000
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 _LOOK_EVERY_S = 0.5
 _SAY_EVERY_S = 30.0
-_LAST_BYTES = 8192
+_LAST_BYTES, _LAST_LINES = 8192, 20
 _MOST_LOG_BYTES = 2**20
 _KILL_S = 30.0
 _GONE_S = 2.0
@@ -432,28 +433,34 @@ class Supervisor:
 
     def start(
         self,
-        arguments: Sequence[str],
+        descriptors: Mapping[str, int],
+        arguments: Sequence[str] = (),
         *,
-        descriptors: tuple[int, ...] = (),
         changes: Mapping[str, str] | None = None,
-    ) -> subprocess.Popen[bytes]:
-        """Start the process, with these descriptors and changes of the environment."""
+    ) -> None:
+        """Start the process.
+
+        Args:
+            descriptors: descriptors that it inherits, by the name of its option for each.
+            arguments: further arguments of its command line.
+            changes: changes of the environment variables.
+        """
         os.ftruncate(self._log, 0)
         os.lseek(self._log, 0, os.SEEK_SET)
+        named = {**descriptors, "parent": os.getpid()}
         self.process = start(
             self.module,
-            arguments,
+            [*(f"--{name}={value}" for name, value in named.items()), *arguments],
             changes=changes,
-            pass_fds=descriptors,
+            pass_fds=tuple(descriptors.values()),
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
         )
         self.watch = ProcessWatch(self.what, self.process.pid)
-        return self.process
 
     def adopt(self, pid: int) -> None:
-        """Watch a process that somebody else has started."""
+        """Watch a process that somebody else has started; 0: one that is not known yet."""
         self.process = None
         self.watch = ProcessWatch(self.what, pid)
 
@@ -472,6 +479,14 @@ class Supervisor:
             return ""
         return describe_end(self.process.returncode)
 
+    def kill(self) -> None:
+        """Kill it where it still runs."""
+        if self.process is not None:
+            self.process.kill()
+        elif runs(self.pid, self.module):  # not another process that has got its number since
+            with contextlib.suppress(OSError):
+                os.kill(self.pid, signal.SIGKILL)
+
     def end(self) -> None:
         """Kill it where it still runs; one of ours is waited for until it can write no more.
 
@@ -481,16 +496,9 @@ class Supervisor:
         Raises:
             WorkerError: it can still write after a long time.
         """
-        process = self.process
-        if process is None:
-            if runs(self.pid, self.module):  # not another process that has got its number since
-                with contextlib.suppress(OSError):
-                    os.kill(self.pid, signal.SIGKILL)
-            return
-        if process.poll() is None:
-            process.kill()
-        deadline = time.monotonic() + _KILL_S
-        while not waited(process, _GONE_S):
+        self.kill()
+        process, deadline = self.process, time.monotonic() + _KILL_S
+        while process is not None and not waited(process, _GONE_S):
             if waits_in_kernel(process.pid):
                 logger.warning(
                     "%s (process %d) was killed and waits inside the kernel, mostly for a disk: "
@@ -529,7 +537,7 @@ class Supervisor:
         if max(self._in_a_row, self._crashes) <= MAX_RESTARTS:
             logger.warning("%s is started again: %s", self.what, reason)
             return
-        lines = self.last_lines()
+        lines = last_lines(self._log, _LAST_LINES)
         printed = f"; it printed last:\n{lines}" if lines else ""
         remedy = self.remedy
         smaller = "set smaller knobs, such as decode_threads"
@@ -558,10 +566,6 @@ class Supervisor:
             size, end = _end_of(self._log)
             os.ftruncate(self._log, 0)
             os.pwrite(self._log, end, size - len(end))
-
-    def last_lines(self, count: int = 20) -> str:
-        """The end of what it wrote to its stdout and stderr."""
-        return last_lines(self._log, count)
 
     def close(self) -> None:
         """Forget what it printed; the process is ended before."""

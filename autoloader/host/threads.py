@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import signal
 import sys
@@ -137,12 +138,14 @@ def end_with(parent: int) -> None:
         os._exit(0)
 
 
-def become(name: str) -> None:
+def become(name: str, level: int = logging.WARNING) -> None:
     """Make this process one of the loader's: named so, deaf to Ctrl-C, with threads that share.
 
     Args:
         name: shown by ``ps`` and ``top``, 15 bytes.
+        level: level of what it logs to its stderr.
     """
+    logging.basicConfig(level=level, format="%(asctime)s %(name)s: %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(name)

@@ -8,7 +8,7 @@ another host, makes batches of them.
 Start here:
     ``pipeline.Pipeline``: deals batches to builders, in order; retunes, parks, goes elsewhere.
     ``read.planned.IndexedReader``, ``read.streams.StreamsReader``: the two readers.
-    ``messages``: how processes of the loader talk.
+    ``messages``: how processes of the loader talk; ``messages.Peer``: one at the other end.
 
 Never here: what to change while running (``controller``), the trainer's side (``process``).
 """

@@ -35,17 +35,15 @@ Not here: who fills which batch (``pipeline.pipeline``), the sides of the proces
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import hashlib
 import json
 import logging
-import os
 import platform
 import socket
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,11 +57,11 @@ from autoloader.decode.batch_builder import Spans
 from autoloader.decode.message import BatchMessage, TellBad
 from autoloader.errors import as_fault
 from autoloader.host.machine import versions
-from autoloader.host.supervision import Supervisor, waited
+from autoloader.host.supervision import waited
 from autoloader.host.threads import LoaderThread, all_ended
 from autoloader.index.dataset import DatasetIndex
 from autoloader.pipeline import messages
-from autoloader.pipeline.messages import Message, Wire
+from autoloader.pipeline.messages import Message, Peer, Wire
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.spec.knobs import BATCHES_OF_A_HELPER, Knobs
@@ -72,11 +70,9 @@ from autoloader.telemetry.statistics import Counts, merged, over
 logger = logging.getLogger(__name__)
 
 _END_S = 2.0
-_LEAVE_S = 1.5
-"""A process that does not end by itself within so long is killed."""
 
 
-class BuilderProcess(ABC):
+class BuilderProcess(Peer):
     """A process, and the thread that serves it; who makes one starts ``thread``.
 
     Args:
@@ -89,18 +85,17 @@ class BuilderProcess(ABC):
     Attributes:
         condition: guards what both sides use, and ``wire``.
         wire: connection to the process; ``None`` where there is none.
-        closed: whether the process is to end.
     """
 
     look_s = 1.0
     """How often ``look`` is called, at least."""
+    leave_s = 0.0
+    """So long the process may take to end by itself, before it is killed."""
 
     def __init__(self, what: str, module: str, *, remedy: str, thread: str, bad: TellBad) -> None:
+        super().__init__(what, module, remedy=remedy)
         self.condition = threading.Condition()
         self.wire: Wire | None = None
-        self.closed = False
-        self._killed = ""
-        self.supervisor = Supervisor(what, module, remedy=remedy)
         self._bad = bad
         self.thread = LoaderThread(target=self._run, name=thread)
 
@@ -112,10 +107,10 @@ class BuilderProcess(ABC):
         """Heed what the process says; an error that it raises ends this for good."""
         if isinstance(message, messages.Bad):
             self._bad(Place(*message.place), message.reason)
-        elif isinstance(message, messages.Logged):
-            logging.getLogger(message.name).log(message.level, "%s", message.text)
         elif isinstance(message, messages.Failed):
             raise message.to_error()
+        else:
+            super().take(message)
 
     @abstractmethod
     def gone(self) -> None:
@@ -125,52 +120,25 @@ class BuilderProcess(ABC):
     def failed(self, error: BaseException) -> None:
         """Called when the process cannot be kept alive, or has said that it cannot work."""
 
-    def look(self) -> None:  # noqa: B027 few look
+    def look(self) -> None:
         """Called by the thread behind each message, and every ``look_s``."""
-
-    @property
-    def over(self) -> bool:
-        """True if the process is to end."""
-        return self.closed
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Process id of the process; () before it has been started."""
         return (self.supervisor.pid,) if self.wire is not None else ()
 
-    def spawn(self, arguments: Sequence[str], *descriptors: int) -> Wire:
+    def spawn(self, **descriptors: int) -> Wire:
         """Start the process, which inherits these descriptors."""
         ours, theirs = socket.socketpair()
         with theirs:
-            self.supervisor.start(
-                [f"--socket={theirs.fileno()}", f"--parent={os.getpid()}", *arguments],
-                descriptors=(theirs.fileno(), *descriptors),
-            )
-        self._killed = ""
-        wire = Wire(ours)
-        wire.unread = functools.partial(self._unread, wire)
-        return wire
-
-    def _unread(self, wire: Wire) -> None:
-        """Kill a process that hangs, or is to end: who watches it may be who sends to it."""
-        reason = "" if self.closed else self.supervisor.watch.hung()
-        if reason:
-            logger.warning("%s is killed: %s", self.supervisor.what, reason)
-        if reason or self.closed:
-            self.kill(wire, reason)
+            self.supervisor.start({"socket": theirs.fileno(), **descriptors})
+        return self.connected(Wire(ours))
 
     def send(self, message: Message) -> None:
         """Send; a process that is gone is noticed by the thread."""
         if (wire := self.wire) is not None:
             wire.tell(message)
-
-    def kill(self, wire: Wire, reason: str) -> None:
-        """Kill the process, which does not do what it should; it is started again."""
-        process = self.supervisor.process
-        if process is not None and process.poll() is None:
-            self._killed = reason
-            process.kill()
-        wire.shut_down()  # a killed process may wait inside the kernel, with its socket open
 
     def close(self, within_s: float) -> bool:
         """End the process; true if it has ended in time, and writes nothing any more."""
@@ -179,17 +147,16 @@ class BuilderProcess(ABC):
             self.condition.notify_all()
             if self.wire is not None:
                 self.wire.shut_down()
-        process = self.supervisor.process
-        if process is not None and not waited(process, min(_LEAVE_S, within_s)):
-            process.kill()
         return all_ended([self.thread], max(within_s, _END_S))
 
     def _run(self) -> None:
         try:
             while (wire := self.begin()) is not None:
-                reason = self._serve(wire)
+                while not (reason := self.hear(wire, self.look_s)):
+                    self.look()
+                wanted = not self.over  # while it ends it may be wanted again, which is no fault
                 self._end()
-                if reason and not self.over:
+                if wanted and not self.over:
                     self.supervisor.try_again(reason)
         except Exception as error:  # noqa: BLE001 the one boundary of this thread: who waits must hear of it
             with self.condition:
@@ -199,28 +166,10 @@ class BuilderProcess(ABC):
             self._end()
             self.supervisor.close()
 
-    def _serve(self, wire: Wire) -> str:
-        """Take what the process sends; why it is over, "" where it was ended from here."""
-        watch = self.supervisor.watch
-        while True:
-            try:
-                message = wire.receive(self.look_s)
-            except EOFError:
-                if self.over:
-                    return ""
-                ended = self._killed or self.supervisor.how_it_ended(_END_S)
-                return ended or "it closed its connection"
-            if message is not None:
-                watch.saw_life()
-                self.take(message)
-            elif reason := watch.hung():
-                return reason
-            self.look()
-
     def _end(self) -> None:
         process = self.supervisor.process
         if process is not None and self.over:
-            waited(process, _LEAVE_S)
+            waited(process, self.leave_s)
         self.supervisor.end()
         with self.condition:
             wire, self.wire = self.wire, None
@@ -260,7 +209,7 @@ class RemoteBuilder(BuilderProcess):
         self._runs: collections.deque[collections.deque[tuple[int, int]]] = collections.deque()
         self._given: collections.deque[Message] = collections.deque()
         self._filled: collections.deque[BatchMessage] = collections.deque()
-        self._count = self.to_begin = 0
+        self.to_begin = 0
         self.begun: Callable[[], object] = lambda: None
         self._parked = False
         self._failure: BaseException | None = None
@@ -298,7 +247,7 @@ class RemoteBuilder(BuilderProcess):
             self._runs.popleft()
 
     def next(self, timeout_s: float) -> BatchMessage | None:
-        """The next filled batch, numbered from 0; ``None`` where none is ready in time.
+        """The next filled batch; ``None`` where none is ready in time.
 
         Raises:
             AutoloaderError: the error that the process failed with.
@@ -351,9 +300,8 @@ class RemoteBuilder(BuilderProcess):
             if self.closed:
                 return None
             slab = self._frames.shared_slab()
-            held = () if slab is None else (slab.descriptor,)
-            named = [f"--ring={self._ring}", *(f"--frames={one}" for one in held)]
-            self.wire = self.spawn(named, self._ring, *held)
+            frames = {} if slab is None else {"frames": slab.descriptor}
+            self.wire = self.spawn(ring=self._ring, **frames)
             self.send(self._start)
             for run in self._runs:
                 self.send(messages.BuildRun(0, [list(span) for span in run]))
@@ -378,8 +326,6 @@ class RemoteBuilder(BuilderProcess):
                 if not given.span:
                     self._past_batch()
                 self.supervisor.progress()
-                batch.number = self._count
-                self._count += 1
                 self._filled.append(batch)
                 self.condition.notify_all()
         elif isinstance(message, messages.BuildBegun):
@@ -441,8 +387,12 @@ class Answers(Protocol):
     def lost(self, numbers: Sequence[int] | None = None, *, late: bool = False) -> None:
         """Called when no helper fills these batches (``None``: any) any more."""
 
-    def helped(self) -> None:
-        """There may be more helpers, or fewer; called many times a second."""
+    def helped(self) -> tuple[int, int]:
+        """There may be more helpers, or fewer; called many times a second.
+
+        Returns:
+            Batches that helpers were asked for and have not filled, and how many have a slot.
+        """
 
 
 class Helpers(BuilderProcess):
@@ -461,6 +411,7 @@ class Helpers(BuilderProcess):
     """
 
     look_s = 0.05
+    leave_s = 1.5
 
     def __init__(
         self,
@@ -481,8 +432,6 @@ class Helpers(BuilderProcess):
         self._answers = answers
         self._wanted = 0
         self._changed_s = self._busy_s = self._heard_s = time.monotonic()
-        self._asked: set[int] = set()
-        self._given: set[int] = set()
         self._gone = False
         self.present = self.possible = self.compared = self.different = 0
         self.thread.start()
@@ -519,14 +468,10 @@ class Helpers(BuilderProcess):
 
     def ask(self, number: int, span: tuple[int, int]) -> None:
         """Have a helper fill batch ``number``, of the positions ``span``."""
-        self._asked.add(number)
         self.send(messages.BuildRun(0, [list(span)], number))
 
     def give(self, number: int, slot: int) -> None:
         """The slot of a batch that was asked for."""
-        if not self._given:
-            self._heard_s = time.monotonic()
-        self._given.add(number)
         self.send(messages.BuildSlot(0, slot, number))
 
     def begin(self) -> Wire | None:
@@ -536,12 +481,10 @@ class Helpers(BuilderProcess):
             if self.closed:
                 return None
         start = self._start()
-        wire = self.spawn([f"--ring={self._ring}"], self._ring)
-        with contextlib.suppress(OSError):  # as in ``send``
-            wire.send(start)  # long, and read when the process has started, not under the lock
+        wire = self.spawn(ring=self._ring)
+        wire.tell(start)  # long, and read when the process has started, not under the lock
         with self.condition:
-            with contextlib.suppress(OSError):
-                wire.send(messages.HelpersWanted(0, self._wanted))
+            wire.tell(messages.HelpersWanted(0, self._wanted))
             self.wire = wire
             if self.over:
                 wire.shut_down()
@@ -552,10 +495,8 @@ class Helpers(BuilderProcess):
         self._heard_s = time.monotonic()
         if isinstance(message, messages.BatchReady):
             self.supervisor.progress()
-            self._forget([message.generation])
             self._answers.done(message.generation, BatchMessage.from_plain(message.batch))
         elif isinstance(message, messages.HelpersLost):
-            self._forget(message.numbers)
             self._answers.lost(message.numbers, late=message.late)
         elif isinstance(message, messages.HelpersHere):
             self.present, self.possible = message.present, message.possible
@@ -567,32 +508,26 @@ class Helpers(BuilderProcess):
 
     def look(self) -> None:
         """See ``BuilderProcess.look``."""
-        now = time.monotonic()
-        if self._asked:
+        now, (asked, given) = time.monotonic(), self._answers.helped()
+        if asked:
             self._busy_s = now
         elif now - self._busy_s > _IDLE_S:
             self.want(0)
-        if self._given and now - self._heard_s > _SILENT_S:
-            assert self.wire is not None
+        if not given:
+            self._heard_s = now
+        elif now - self._heard_s > _SILENT_S and self.wire is not None:
             self.kill(self.wire, f"it has said nothing for {_SILENT_S:.0f} s with a slot to fill")
-        self._answers.helped()
 
     def gone(self) -> None:
         """See ``BuilderProcess.gone``."""
         self.present = self.possible = 0
         self._answers.lost()
-        self._asked.clear()
-        self._given.clear()
 
     def failed(self, error: BaseException) -> None:
         """This host builds all batches itself from now on."""
         self._gone = True
         if not self.closed:
             logger.warning("no more helpers: this host builds all batches itself: %s", error)
-
-    def _forget(self, numbers: Iterable[int]) -> None:
-        self._asked.difference_update(numbers)
-        self._given.difference_update(numbers)
 
 
 _PACKAGES = {

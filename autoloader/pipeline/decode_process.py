@@ -17,12 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import queue
 import socket
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -65,7 +62,6 @@ class RemoteFrames:
         self._slab = slab
         self._numbers = itertools.count()
         self._asking: dict[int, queue.SimpleQueue[messages.HeldFrames]] = {}
-        self._lock = threading.Lock()
 
     def ask(
         self, files: Sequence[str], frames: Mapping[str, CameraFrames], now: int, rows: int
@@ -96,10 +92,6 @@ class RemoteFrames:
         self._send(messages.ForgetFrames(0))
 
     def _settle(self, number: int, lease: Lease) -> None:
-        with self._lock:
-            if lease.over:
-                return
-            lease.over = True
         stored = {
             camera: np.flatnonzero(~lease.cached[camera] & (slots > BLACK) & written[slots])
             for camera, slots in lease.slots.items()
@@ -125,16 +117,9 @@ class DecodeProcess:
         self._builder: BatchBuilder | None = None
         self._floor = contextlib.ExitStack()
 
-    def send(self, message: Message) -> None:
-        """Send to the child; any thread."""
-        try:
-            self._wire.send(message)
-        except OSError:
-            os._exit(0)
-
     def _tell_bad(self, place: Place, reason: str) -> None:
         """Tell the child of a bad record, which counts and judges it."""
-        self.send(messages.Bad(0, list(place.numbers()), reason))
+        self._wire.tell(messages.Bad(0, list(place.numbers()), reason))
 
     def run(self) -> None:
         """Serve until the child closes the connection."""
@@ -147,7 +132,7 @@ class DecodeProcess:
                 try:
                     self._start(message)
                 except AutoloaderError as error:
-                    self.send(messages.Failed.of(0, error))
+                    self._wire.tell(messages.Failed.of(0, error))
             elif isinstance(message, messages.HeldFrames) and self._frames is not None:
                 self._frames.told(message)
             elif message is not None and self._builder is not None:
@@ -176,7 +161,7 @@ class DecodeProcess:
             slab = FrameSlab(
                 mixture.layout.frame_bytes, room_bytes=machine_bytes(), descriptor=self._slab
             )
-            self._frames = RemoteFrames(self.send, slab, knobs.cache_bytes)
+            self._frames = RemoteFrames(self._wire.tell, slab, knobs.cache_bytes)
         self._floor.enter_context(mixture.disk_kept_free(message.disk_floor_bytes))
         order = MixtureOrder.from_plain(message.order)
         node = None if message.node is None else NodePart(**message.node)
@@ -193,7 +178,7 @@ class DecodeProcess:
             RingMemory(mixture.layout, descriptor=self._ring),
             self._tell_bad,
             disk=disk or None,
-            begun=lambda: self.send(messages.BuildBegun(0)),
+            begun=lambda: self._wire.tell(messages.BuildBegun(0)),
         )
         LoaderThread(target=self._forward, args=(self._builder,), name="autoloader-deliver").start()
 
@@ -204,21 +189,20 @@ class DecodeProcess:
             while True:
                 batch = builder.next(_POLL_S)
                 if batch is not None:
-                    self.send(messages.BatchReady(0, 0, batch.plain()))
+                    self._wire.tell(messages.BatchReady(0, 0, batch.plain()))
                 if time.monotonic() - told_s >= _TELL_S:
                     told_s = time.monotonic()
-                    self.send(messages.Activity(0, builder.activity()))
+                    self._wire.tell(messages.Activity(0, builder.activity()))
         except Exception as error:  # noqa: BLE001 the one boundary of this thread: the child must hear of it
-            self.send(messages.Failed.of(0, as_fault(error, "decode")))
+            self._wire.tell(messages.Failed.of(0, as_fault(error, "decode")))
 
 
 def main() -> None:
     """Serve the child that started this process."""
-    given = {name: int(value) for name, value in options(sys.argv[1:]).items()}
+    given = options()
     end_with(given["parent"])
     become("autoloader-fill")
     frames.room.share(given["ring"])
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     connection = socket.socket(fileno=given["socket"])
     DecodeProcess(connection, given["ring"], given.get("frames", -1)).run()
 

@@ -1,7 +1,11 @@
-"""Messages between trainer, child, decode processes and the driver of helpers.
+"""Messages between trainer, child, decode processes and the driver of helpers, and their ends.
 
 A message is JSON with a length before it. No pickle: a message can hold numbers, text, lists and
 mappings, and descriptors beside it.
+
+A ``Peer`` is a process at the other end, as the one that started it sees it. A process whose
+connection ends has ended, or is ended then. One that hangs may do so while somebody waits for it to
+read: whoever sends kills it, and whoever receives finds it gone.
 
 Not here: who sends what when (``process.child``, ``process.control``, ``pipeline.builders``).
 """
@@ -13,12 +17,14 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import select
 import socket
 import struct
 import termios
 import threading
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +35,10 @@ from typing_extensions import dataclass_transform
 from autoloader import errors
 from autoloader.errors import AutoloaderError, PipelineError, WorkerError
 from autoloader.host.frozen import frozen
+from autoloader.host.supervision import Supervisor
 from autoloader.host.threads import Owner
+
+logger = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("<I")
 _CREDENTIALS = struct.Struct("3i")
@@ -37,7 +46,10 @@ _LARGEST_BYTES = 256 * 2**20
 _SHORT_BYTES = 16_384
 _AT_ONCE = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 """A program may have SIGPIPE end it: that is for its own pipes."""
+_BOTH = socket.SHUT_RDWR
 UNREAD_S = 1.0
+_END_S = 2.0
+"""A process whose connection has ended mostly ends within so long."""
 
 
 @dataclass_transform(frozen_default=True)
@@ -109,7 +121,7 @@ class AskActivity(Message):
 
 
 class Stop(Message):
-    """Trainer → child: this pipeline is over; −1: this trainer is, and with the last the child.
+    """Trainer → child: this pipeline is over.
 
     The ring may be wanted again: with ``held_slots`` the pages of all other slots are given back.
     """
@@ -306,12 +318,12 @@ class Wire:
 
     Attributes:
         socket: a connected stream socket.
-        unread: called every ``UNREAD_S`` while ``send`` waits for the other side to read; may end
-            the other side, or raise an ``OSError``, which ends the sending.
+        unread: called with this every ``UNREAD_S`` while ``send`` waits for the other side to read;
+            may end the other side, or raise an ``OSError``, which ends the sending.
     """
 
     socket: socket.socket
-    unread: Callable[[], object] = lambda: None
+    unread: Callable[[Wire], object] = lambda _: None
     _sending: threading.RLock = field(default_factory=threading.RLock)
     _midway: bool = False
     _owner: Owner = field(default_factory=lambda: Owner("a connection"))
@@ -352,7 +364,7 @@ class Wire:
                         sent = self.socket.sendmsg([data], beside if descriptors else [], _AT_ONCE)
                     except BlockingIOError:
                         if not _ready(self.socket, select.POLLOUT, UNREAD_S):
-                            self.unread()
+                            self.unread(self)
                     else:
                         data, descriptors = data[sent:], ()
             except BaseException:
@@ -396,10 +408,14 @@ class Wire:
             if not unread[0]:
                 self.send_later(message)
 
-    def shut_down(self) -> None:
-        """End both directions; ``receive`` raises on both sides, also where it waits."""
+    def shut_down(self, how: int = _BOTH) -> None:
+        """End both directions; ``receive`` raises on both sides, also where it waits.
+
+        Args:
+            how: ``SHUT_WR`` ends one direction: the other side finds that, and may still send.
+        """
         with contextlib.suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+            self.socket.shutdown(how)
 
     def receive(self, timeout_s: float | None) -> Message | None:
         """The next message; ``None`` where none came in time.
@@ -427,10 +443,9 @@ class Wire:
         if not self._owner.here:
             os._exit(1)
 
-    def descriptors(self, count: int) -> list[int]:
-        """The next ``count`` descriptors that came beside messages."""
-        taken, self._descriptors = self._descriptors[:count], self._descriptors[count:]
-        return taken
+    def descriptor(self) -> int:
+        """The next descriptor that came beside messages."""
+        return self._descriptors.pop(0)
 
     def _take(self) -> Message | None:
         if len(self._buffer) < _LENGTH.size:
@@ -457,6 +472,74 @@ class Wire:
                 os.close(descriptor)
             self._descriptors.clear()
             self.socket.close()
+
+
+class Peer(ABC):
+    """A process at the other end of a connection.
+
+    Args:
+        what: the process, in messages.
+        module: full name of the module that it runs.
+        remedy: what the user can do where it cannot be kept alive.
+
+    Attributes:
+        supervisor: starts and watches the process.
+        closed: whether nothing more is wanted of the process.
+    """
+
+    def __init__(self, what: str, module: str, *, remedy: str) -> None:
+        self.supervisor = Supervisor(what, module, remedy=remedy)
+        self.closed = False
+        self._killed = ""
+
+    @property
+    def over(self) -> bool:
+        """True if the process is to end."""
+        return self.closed
+
+    def connected(self, wire: Wire) -> Wire:
+        """The connection to a process that was just started or found, which is watched from now."""
+        self._killed = ""
+        wire.unread = self.unread
+        return wire
+
+    def hear(self, wire: Wire, within_s: float) -> str:
+        """Take the next message, if one comes in time; why the process is lost, "" where not."""
+        try:
+            message = wire.receive(within_s)
+        except EOFError:
+            ended = self._killed or ("" if self.over else self.supervisor.how_it_ended(_END_S))
+            return ended or "it closed its connection"
+        if message is None:
+            ended = "" if self.over else self.supervisor.how_it_ended(0.0) or self.hung()
+            return ended and (self._killed or ended)
+        self.supervisor.watch.saw_life()
+        self.take(message)
+        return ""
+
+    @abstractmethod
+    def take(self, message: Message) -> None:
+        """Heed what the process says."""
+        if isinstance(message, Logged):
+            logging.getLogger(message.name).log(message.level, "%s", message.text)
+
+    def hung(self) -> str:
+        """Reason for which the process is taken for hung; "" while it is not."""
+        return self.supervisor.watch.hung()
+
+    def unread(self, wire: Wire) -> None:
+        """Kill a process that hangs, and so reads nothing: who watches it may be who sends."""
+        if reason := self.hung():
+            logger.warning("%s is killed: %s", self.supervisor.what, reason)
+            self.kill(wire, reason)
+        elif self.closed:
+            raise TimeoutError  # who closes this waits no longer
+
+    def kill(self, wire: Wire, reason: str) -> None:
+        """Kill the process, which does not do what it should; ``hear`` gives the reason."""
+        self._killed = reason
+        self.supervisor.kill()
+        wire.shut_down()  # a killed process may wait inside the kernel, with its socket open
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:

@@ -411,10 +411,11 @@ class Pipeline:
             self._hand_on()
             self._changed.notify_all()
 
-    def helped(self) -> None:
+    def helped(self) -> tuple[int, int]:
         """Give helpers that have room further batches; see ``builders.Answers``."""
         with self._changed:
             self._hand_on()
+            return len(self._away), sum(one.slot is not None for one in self._away.values())
 
     def _new_builder(self, knobs: Knobs, here: bool) -> Builder:
         if not here:

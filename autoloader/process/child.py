@@ -47,11 +47,11 @@ from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
 from autoloader.host.headroom import HeadroomSource, named_by_kernel, oom_kills
 from autoloader.host.processes import tree_own_bytes
-from autoloader.host.supervision import Supervisor, import_path, waited
+from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended, free_in_forks
 from autoloader.host.units import format_bytes
 from autoloader.pipeline import messages
-from autoloader.pipeline.messages import Message, Wire
+from autoloader.pipeline.messages import Message, Peer, Wire
 from autoloader.process.discovery import find_or_start
 from autoloader.process.ranks import Neighbours
 from autoloader.process.setup import PipelineSetup
@@ -67,14 +67,14 @@ logger = logging.getLogger(__name__)
 
 
 CLOSE_S = 1.0
-_END_S = 2.0
+_GIVES_WAY = "threads of it that decode did not end when they were told to"
 _ANSWER_S = 5.0
 _SHRINK_S = 2.0
 _SHRINK_POLL_S = 0.01
 _numbers = itertools.count()
 
 
-class Child:
+class Child(Peer):
     """The loader's child process; use ``shared`` to get this process's one.
 
     Args:
@@ -84,30 +84,27 @@ class Child:
         neighbours: as given; alone in a thread.
         lock: held by the thread that sends or receives.
         clients: pipelines of this process in the child, by number.
-        supervisor: starts and watches the process.
         restarts: number of times that the child was started again.
     """
 
-    _killed, _gives_way = "", False
     _current: ClassVar[dict[str, Child]] = {}
     _current_lock = free_in_forks(threading.Lock(), _current.clear)
 
     def __init__(self, neighbours: Neighbours) -> None:
+        super().__init__(
+            "the loader's child",
+            "autoloader.process.worker",
+            remedy='see what it printed last, or run with isolation="thread" under a debugger, '
+            "which sees the fault",
+        )
         self._expected = 0
         self.neighbours = neighbours
         self._owner = os.getpid()
         self.lock = threading.RLock()
         self.clients: dict[int, ChildPipeline] = {}
         self._active = -1
-        self._closed = False
         self._given_up: WorkerError | None = None
         self.restarts = 0
-        self.supervisor = Supervisor(
-            "the loader's child",
-            "autoloader.process.worker",
-            remedy='see what it printed last, or run with isolation="thread" under a debugger, '
-            "which sees the fault",
-        )
         try:
             self._connect()
         except BaseException:
@@ -144,7 +141,7 @@ class Child:
     def spare(self) -> None:
         """The loader that was expected will not join; with no other one, the child ends at once."""
         with self.lock:
-            if self._closed or os.getpid() != self._owner:
+            if not self.usable:
                 return
             self._expected = max(0, self._expected - 1)
             if self.clients or self._expected:
@@ -156,17 +153,12 @@ class Child:
     @property
     def usable(self) -> bool:
         """True if this is open, and this process made it (a fork has a copy)."""
-        return not self._closed and self._owner == os.getpid()
+        return not self.closed and self._owner == os.getpid()
 
     @property
     def pid(self) -> int:
         """Process id of the child; 0 while it is not known."""
         return self.supervisor.pid
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process id of the child; () while it is not known."""
-        return (self.supervisor.pid,) if self.supervisor.pid else ()
 
     def held_bytes(self) -> int:
         """Bytes that child and decode processes hold beside shared memory."""
@@ -192,12 +184,11 @@ class Child:
         if os.getpid() != self._owner:
             return
         with self.lock:
-            if self.clients.pop(number, None) is None or self._closed:
+            if self.clients.pop(number, None) is None or self.closed:
                 return
             last = not self.clients and not self._expected
             if not last or self.neighbours.local_world_size > 1:
-                with contextlib.suppress(OSError):
-                    self._wire.send(messages.Stop(number, sorted(lent)))
+                self.send(messages.Stop(number, sorted(lent)))
             if last:
                 self.close()
 
@@ -235,77 +226,51 @@ class Child:
                 if self._given_up is not None:
                     raise self._given_up
                 left = deadline - time.monotonic()
-                if self._closed or number not in self.clients or left <= 0:
+                if self.closed or number not in self.clients or left <= 0:
                     return
-                try:
-                    message = self._wire.receive(min(left, 1.0))
-                except EOFError:
-                    if self._closed:
-                        return
-                    ended = self._killed or self.supervisor.how_it_ended(_END_S)
-                    self._restart(ended or "it closed its connection")
-                    continue
-                if message is not None:
-                    self._sort(message)
-                elif not self._closed:
-                    self._look_for_life()
+                reason = self.hear(self._wire, min(left, 1.0))
+                if reason and not self.closed:
+                    self._restart(reason)
 
     def receive_now(self) -> None:
         """Hand messages that have come to the loaders; waits for nothing."""
         with self.lock, contextlib.suppress(EOFError):  # ``receive`` meets it again
-            while not self._closed and (message := self._wire.receive(0.0)) is not None:
-                self._sort(message)
+            while not self.closed and (message := self._wire.receive(0.0)) is not None:
+                self.supervisor.watch.saw_life()
+                self.take(message)
 
-    def _sort(self, message: Message) -> None:
+    def take(self, message: Message) -> None:
         """Hand a message to the loader that it is for, or heed it."""
-        self.supervisor.watch.saw_life()
-        client = self.clients.get(message.pipeline)
-        if isinstance(message, messages.Logged):
-            logging.getLogger(message.name).log(message.level, "%s", message.text)
+        if (client := self.clients.get(message.pipeline)) is not None:
+            client.take(message)
         elif isinstance(message, messages.Hello):
             self._hello, self.supervisor.watch.pid = message, message.pid
             self.supervisor.trim_log()
         elif isinstance(message, messages.GivesWay):
-            self._gives_way = True
-        elif client is not None:
-            client.take(message)
+            self._killed = _GIVES_WAY
         elif isinstance(message, messages.Failed):
             logger.debug("a closed loader failed: %s", message.what)
+        else:
+            super().take(message)
 
     def _connect(self) -> None:
         run = json.dumps(script_name())[1:-1]  # for ``ps``
-        self._killed, self._gives_way, self._hello = "", False, messages.Hello(-1, 0)
-        self._wire = find_or_start(self.neighbours, [f"--run={run}"], self.supervisor)
-        self._wire.unread = self._unread
+        self._hello = messages.Hello(-1, 0)
+        wire = find_or_start(self.neighbours, [f"--run={run}"], self.supervisor)
+        self._wire = self.connected(wire)
 
-    def _unread(self) -> None:
-        """Kill a child that hangs and so reads nothing; ``receive`` starts the next one."""
+    def unread(self, wire: Wire) -> None:
+        """See ``Peer.unread``."""
         self.receive_now()  # its signs of life, which nobody else reads meanwhile
-        if reason := self._hung():
-            logger.warning("%s is killed: %s", self.supervisor.what, reason)
-            self._killed = reason
-            self.supervisor.end()
-            self._wire.shut_down()  # a killed process may wait inside the kernel, socket open
-        elif self._closed:
-            raise TimeoutError  # ``close`` waits no longer
-
-    def _look_for_life(self) -> None:
-        if reason := self.supervisor.how_it_ended(0.0) or self._hung():
-            self._restart(reason)
-
-    def _hung(self) -> str:
-        """Reason for which the child is taken for hung; "" while it is not."""
-        return self.supervisor.watch.hung()
+        super().unread(wire)
 
     def _restart(self, reason: str) -> None:
         self._end()
-        if self._gives_way:
-            reason = "threads of it that decode did not end when they were told to"
-        out_of_memory = not self._gives_way and self._was_oom()
+        counts = reason != _GIVES_WAY
+        out_of_memory = counts and self._was_oom()
         if out_of_memory:
             reason += " (out of memory, says the kernel)"
         try:
-            counts = not self._gives_way
             self.supervisor.try_again(reason, out_of_memory=out_of_memory, counts=counts)
         except WorkerError as error:
             self._given_up = error
@@ -331,16 +296,13 @@ class Child:
     def close(self) -> None:
         """End the child, or with neighbours our part of it; within ``CLOSE_S`` and a little."""
         with self.lock:
-            if self._closed or os.getpid() != self._owner:
+            if not self.usable:
                 return
-            self._closed = True
-            shared = self.neighbours.local_world_size > 1
-            deadline = time.monotonic() + CLOSE_S
-            with contextlib.suppress(OSError):
-                self._wire.send(messages.Stop(-1))
-            gone = self._let_go(max(0.0, deadline - time.monotonic()))
+            self.closed = True
+            self._wire.shut_down(socket.SHUT_WR)
+            gone, shared = self._let_go(CLOSE_S), self.neighbours.local_world_size > 1
             # It goes on for the others, who find it hung where it is; it sees that we are gone.
-            if gone or (shared and not self.supervisor.watch.stopped):
+            if shared and (gone or not self.supervisor.watch.stopped):
                 self._wire.close()
                 self.supervisor.leave()
             else:
@@ -350,10 +312,7 @@ class Child:
                 del Child._current[self.neighbours.job]
 
     def _let_go(self, timeout_s: float) -> bool:
-        """After ``Stop``: wait until the child has let go; whether it did in time."""
-        if self.neighbours.local_world_size == 1:
-            process = self.supervisor.process
-            return process is not None and waited(process, timeout_s)
+        """Wait until the child has closed its end, or ended; whether it did in time."""
         deadline = time.monotonic() + timeout_s
         try:
             while (left := deadline - time.monotonic()) > 0:
@@ -404,7 +363,7 @@ class ThreadChild(Child):
         """Bytes that this process holds, without frames, beyond those when this was made."""
         return max(0, self._held_here() - self._baseline_bytes)
 
-    def _hung(self) -> str:
+    def hung(self) -> str:
         """Nothing: a thread ends with this process."""
         return ""
 

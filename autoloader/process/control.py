@@ -520,8 +520,6 @@ class TrainerService:
         with contextlib.suppress(EOFError):
             while True:
                 message = self.wire.receive(None)
-                if isinstance(message, messages.Stop) and message.pipeline < 0:
-                    return
                 if message is None:
                     continue
                 try:
@@ -557,7 +555,7 @@ class TrainerService:
 
     def _start(self, start: messages.Start) -> None:
         number = start.pipeline
-        (ring,) = self.wire.descriptors(1)
+        ring = self.wire.descriptor()
         declared = self._declared.get(number)
         if number in self.served:
             self._close(number)

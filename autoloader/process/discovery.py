@@ -40,7 +40,7 @@ from typing import TypeAlias
 from autoloader.errors import WorkerError
 from autoloader.host import files
 from autoloader.host.processes import descendants
-from autoloader.host.supervision import ProcessWatch, Supervisor, runs
+from autoloader.host.supervision import Supervisor, runs
 from autoloader.pipeline.messages import Hello, Wire, peer_of
 from autoloader.process.ranks import Neighbours
 
@@ -91,17 +91,18 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
         WorkerError: the process that has the socket does not answer, or is no loader.
         UsageError: another rank holds the lock for too long.
     """
-    silent = ProcessWatch("the loader's child, which another rank has started,", 0)
+    supervisor.adopt(0)
+    watch = supervisor.watch
     while True:
         name, listener, connection = _agreed_socket(neighbours)
         if listener is not None:
             return _start(name, listener, arguments, supervisor)
         if connection is not None:
-            wire = _join(name, connection, silent, supervisor)
+            wire = _join(name, connection, supervisor)
             if wire is not None:
                 return wire
-        if reason := silent.hung():
-            if not silent.pid:
+        if reason := watch.hung():
+            if not watch.pid:
                 raise WorkerError(
                     f"the loader that serves the {neighbours.local_world_size} ranks of this node "
                     f"does not answer (socket @{name[1:]}): {reason}",
@@ -109,9 +110,8 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
                     "end it, and start the job again",
                 )
             supervisor.try_again(reason)
-            supervisor.adopt(silent.pid)
             supervisor.end()
-            silent.saw_life()
+            watch.saw_life()
         time.sleep(_RETRY_S)
 
 
@@ -219,41 +219,35 @@ def _start(
         connection = _connected(name)
         if connection is None:
             raise _held(name, "a process of another user")
-        descriptor = listener.fileno()
-        supervisor.start(
-            [f"--listener={descriptor}", f"--parent={os.getpid()}", *arguments],
-            descriptors=(descriptor,),
-            changes=_environment(),
-        )
+        supervisor.start({"listener": listener.fileno()}, arguments, changes=_environment())
     return Wire(connection)
 
 
-def _join(
-    name: str, connection: socket.socket, silent: ProcessWatch, supervisor: Supervisor
-) -> Wire | None:
+def _join(name: str, connection: socket.socket, supervisor: Supervisor) -> Wire | None:
     """Wait for a child's ``Hello``; ``None`` where the child is gone, or hangs.
 
     Args:
         name: abstract name of the socket.
         connection: connected socket to the child.
-        silent: watches the child until it says ``Hello``.
-        supervisor: watches it from then on.
+        supervisor: watches it, and learns from its ``Hello`` which process it is.
     """
+    watch = supervisor.watch
     starter, _ = peer_of(connection)
     wire = Wire(connection)
     with contextlib.ExitStack() as stack:
         stack.callback(wire.close)
         stack.enter_context(contextlib.suppress(EOFError))
-        while not silent.hung():
+        while not watch.hung():
             hello = wire.receive(_LOOK_S)
             if isinstance(hello, Hello):
                 if not runs(hello.pid, supervisor.module):
                     raise _held(name, f"process {starter}, which is not a loader")
-                supervisor.adopt(hello.pid)
+                watch.pid = hello.pid
+                watch.saw_life()
                 stack.pop_all()
                 return wire
             children = (pid for pid in descendants(starter) if runs(pid, supervisor.module))
-            silent.pid = next(children, 0)
+            watch.pid = next(children, 0)
     return None
 
 

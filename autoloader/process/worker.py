@@ -25,7 +25,6 @@ import logging
 import os
 import select
 import socket
-import sys
 import threading
 from pathlib import Path
 
@@ -117,8 +116,7 @@ class Worker:
 
     def _serve(self, trainer: TrainerService) -> None:
         try:
-            with contextlib.suppress(OSError):
-                trainer.wire.send(self._hello)
+            trainer.wire.tell(self._hello)
             trainer.serve()
         except Exception:  # the boundary of this thread: one trainer's trouble is no other's
             logger.exception("a trainer's messages cannot be read")
@@ -191,7 +189,7 @@ class _LogsToTrainers(logging.Handler):
 
 def _prepare_process() -> None:
     """Name the process, have the kernel kill it first, and raise its limit of files."""
-    become("autoloader")
+    become("autoloader", logging.INFO)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_ADJ))
     raise_descriptor_limit()  # decode processes inherit it
@@ -199,10 +197,9 @@ def _prepare_process() -> None:
 
 def main() -> None:
     """Serve the trainers that connect; ``--run`` of the command line is for ``ps`` alone."""
-    given = options(sys.argv[1:])
+    given = options()
     _prepare_process()
-    worker = Worker(socket.socket(fileno=int(given["listener"])), int(given["parent"]))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    worker = Worker(socket.socket(fileno=given["listener"]), given["parent"])
     logging.getLogger("autoloader").addHandler(_LogsToTrainers(worker))
     # What every pipeline needs of this (OpenCV most of all) is there when the trainer has planned.
     import autoloader.pipeline.pipeline

@@ -124,7 +124,7 @@ def test_a_driver_that_is_gone_before_it_was_told_what_is_read_is_started_again(
 ):
     drivers: list[socket.socket] = []
 
-    def spawn(self: Helpers, *_: object) -> Wire:
+    def spawn(self: Helpers, **_: object) -> Wire:
         ours, theirs = socket.socketpair()
         if not drivers:
             theirs.close()
@@ -133,7 +133,7 @@ def test_a_driver_that_is_gone_before_it_was_told_what_is_read_is_started_again(
 
     monkeypatch.setattr(Helpers, "spawn", spawn)
     told = HelpersStart(0, {}, {}, {}, "there:1", 0, [])
-    answers: Any = types.SimpleNamespace(helped=lambda: None, lost=lambda: None)
+    answers: Any = types.SimpleNamespace(helped=lambda: (0, 0), lost=lambda: None)
     helpers = Helpers(lambda: told, -1, answers, bad=lambda *_: None)
     helpers.want(1)
     until(lambda: len(drivers) == 2)

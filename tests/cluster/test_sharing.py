@@ -338,10 +338,10 @@ def test_a_late_batch_is_given_up_once_its_slot_waits_for_it_and_is_written_nowh
     driver.heed(BuildSlot(0, 2, 4))
     now_s += Patience.FIRST_S / 2
     driver.give_up_late()
-    assert not wire.send.called
+    assert not wire.tell.called
     now_s += Patience.FIRST_S
     driver.give_up_late()
-    (sent,) = wire.send.call_args_list
+    (sent,) = wire.tell.call_args_list
     assert sent.args == (HelpersLost(0, [4], late=True),)  # nobody waits for the other one yet
     driver.heed(BuildSlot(0, 2, 4))  # it crossed the answer: a builder has this slot now
-    assert wire.send.call_count == 1
+    assert wire.tell.call_count == 1

@@ -110,9 +110,10 @@ def test_a_process_that_stops_before_it_has_read_its_answer_is_replaced(
     take, stopped = RemoteBuilder.take, list[int]()
     start, kept = Supervisor.start, list[int]()
 
-    def keeps(self: Supervisor, *given: Any, descriptors: tuple[int, ...], **how: Any) -> Any:
-        kept.append(os.dup(descriptors[0]))
-        return start(self, *given, descriptors=descriptors, **how)
+    def keeps(self: Supervisor, descriptors: dict[str, int], *given: Any, **how: Any) -> None:
+        if "socket" in descriptors:
+            kept.append(os.dup(descriptors["socket"]))
+        start(self, descriptors, *given, **how)
 
     def stops(self: RemoteBuilder, message: Any) -> None:
         if isinstance(message, AskFrames) and message.number == 3 and not stopped:

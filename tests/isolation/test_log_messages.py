@@ -53,7 +53,7 @@ def test_a_handler_may_send_and_close_amid_a_message_which_ends_the_sending(
 ):
     monkeypatch.setattr(messages, "UNREAD_S", 0.01)
     ours, theirs = socket.socketpair()
-    wire = Wire(ours, unread=lambda: signal.raise_signal(signal.SIGALRM))
+    wire = Wire(ours, unread=lambda _: signal.raise_signal(signal.SIGALRM))
 
     def leave(*_: object) -> None:
         with pytest.raises(OSError, match="another message"):

@@ -12,7 +12,7 @@ from streams import endless, opened, rows
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.host.supervision import ProcessWatch, Supervisor, read_vitals
-from autoloader.process.child import Child
+from autoloader.process.child import CLOSE_S, Child
 
 FOUND_WITHIN_S = 30.0
 ENDED_WITHIN_S = 10.0
@@ -71,18 +71,18 @@ def test_a_stopped_child_that_has_no_room_for_messages_is_replaced(
 
     A child that ``stays`` once it is killed stands for one that a dead disk keeps in the kernel.
     """
-    end = Supervisor.end
+    kill = Supervisor.kill
     knobs = {"reader": "indexed", "ring_slots": 4}
     with AutoLoader(
         small_spec, output="numpy", ram_floor="1GB", knobs=knobs, controller=False
     ) as loader:
         child = Child.open_clients()[0].child
 
-        def end_some(self: Supervisor) -> None:
+        def kill_some(self: Supervisor) -> None:
             if not stays or child._wire.socket.fileno() < 0:  # given up
-                end(self)
+                kill(self)
 
-        monkeypatch.setattr(Supervisor, "end", end_some)
+        monkeypatch.setattr(Supervisor, "kill", kill_some)
         got = rows(endless(loader), 10)
         os.kill(loader.statistics().worker_pid, signal.SIGSTOP)
         state = loader.state_dict()
@@ -96,7 +96,7 @@ def test_a_stopped_child_that_has_no_room_for_messages_is_replaced(
     assert "it has been stopped (SIGSTOP" in told[0]
 
 
-def test_a_stopped_child_that_has_no_room_for_the_last_message_is_waited_for_once(
+def test_a_stopped_child_that_has_no_room_for_messages_is_waited_for_once(
     small_spec: PipelineSpec, monkeypatch: pytest.MonkeyPatch
 ):
     let_go, waits = Child._let_go, list[float]()
@@ -116,4 +116,4 @@ def test_a_stopped_child_that_has_no_room_for_the_last_message_is_waited_for_onc
         with suppress(BlockingIOError):  # nobody reads this: the process is killed
             while wire.socket.send(bytes(1000), socket.MSG_DONTWAIT):
                 pass
-    assert waits == [0.0]
+    assert waits == [CLOSE_S]

@@ -213,7 +213,7 @@ class Books:
 
 def close(loader: AutoLoader, tally: Tally) -> None:
     """Close it in time, with all that is its own."""
-    pids = [] if loader._ended else list(loader._pipeline.child.pids)
+    pids = [] if loader._ended else filter(None, [loader._pipeline.child.pid])
     began_s = time.monotonic()
     loader.close()
     tally.longest_close_s = max(tally.longest_close_s, time.monotonic() - began_s)
@@ -330,7 +330,7 @@ class LineRun:
         while True:
             loader = opened(self._spec, self._isolation)
             next(iter(loader))
-            pids = list(loader._pipeline.child.pids)
+            pids = [loader._pipeline.child.pid]
             striker = LineStriker(at)
             try:
                 with striker:

@@ -101,7 +101,7 @@ def test_a_handler_may_close_the_loader_whose_batch_is_awaited(spec: PipelineSpe
     found = opened(spec, "process")
     next(iter(found))
     found.suspend()
-    (pid,) = found._pipeline.child.pids
+    pid = found._pipeline.child.pid
     os.kill(pid, signal.SIGSTOP)
     took: list[float] = []
 
@@ -126,7 +126,7 @@ def test_close_is_bounded_and_says_what_it_leaves_behind(
 ):
     monkeypatch.setattr(loader, "_CLOSE_S", 0.3)
     found, hung = opened(spec, "process"), threading.Event()
-    (pid,) = found._pipeline.child.pids
+    pid = found._pipeline.child.pid
     found._background.post(hung.wait)
     with caplog.at_level(logging.WARNING):
         found.close()

@@ -18,6 +18,7 @@ from autoloader.host.supervision import (
     ThreadVitals,
     Vitals,
     kind_of,
+    last_lines,
     read_vitals,
     waits_in_kernel,
 )
@@ -155,5 +156,5 @@ def test_of_what_a_process_prints_for_days_the_end_alone_takes_memory():
         one.progress()
         assert os.fstat(one._log).st_blocks * 512 < 2**16
     os.write(one._log, b"the last one\n")
-    assert one.last_lines(2) == "line 2\nthe last one"
+    assert last_lines(one._log, 2) == "line 2\nthe last one"
     one.close()

@@ -25,7 +25,6 @@ import logging
 import math
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -166,7 +165,7 @@ class Driver:
         try:
             self._ray = ray_client.join(start.address)
         except AutoloaderError as error:
-            self._send(messages.Failed.of(0, error))
+            self._wire.tell(messages.Failed.of(0, error))
             return
         self._start = start
         self._mixture = resolve_plain(start.mixture)
@@ -234,9 +233,9 @@ class Driver:
         said, content = task.answer
         np.copyto(self._memory.base(task.slot), content)
         for place, reason in said["bad"]:
-            self._send(messages.Bad(0, place, reason))
+            self._wire.tell(messages.Bad(0, place, reason))
         batch = {**said["batch"], "slot": task.slot}
-        self._send(messages.BatchReady(0, task.number, batch))
+        self._wire.tell(messages.BatchReady(0, task.number, batch))
 
     def give_up_late(self) -> None:
         """Give up what waits for an answer too long."""
@@ -249,7 +248,7 @@ class Driver:
         lost = [one.number for one in tasks if self._tasks.pop(one.number, None) is not None]
         if lost:
             self._line = collections.deque(one for one in self._line if one.number not in lost)
-            self._send(messages.HelpersLost(0, lost, late))
+            self._wire.tell(messages.HelpersLost(0, lost, late))
 
     def _adjust(self) -> None:
         """Have as many helpers as are wanted, where nodes have processors for them."""
@@ -274,7 +273,7 @@ class Driver:
         told = sum(one.present for one in self._helpers), sum(one.cpus for one in usable)
         if told != self._told or now - self._told_s >= _TELL_S:
             self._told, self._told_s = told, now
-            self._send(messages.HelpersHere(0, *told))
+            self._wire.tell(messages.HelpersHere(0, *told))
 
     # --- the thread of each helper ----------------------------------------------------------------
 
@@ -353,7 +352,7 @@ class Driver:
         here = memory, BatchMessage.from_plain(ours["batch"])
         there = content, BatchMessage.from_plain(said["batch"])
         differs = difference(layout, here, there, self._mixture.names)
-        self._send(messages.HelperCompared(0, not differs))
+        self._wire.tell(messages.HelperCompared(0, not differs))
         if differs:
             raise _UnfitError(
                 f"its batch differs from the same batch of this host: {differs}. Its files, or "
@@ -374,15 +373,11 @@ class Driver:
             text = f"a helper on {helper.node.host} is let go: {reason}"
             if text not in self._said:
                 self._said.add(text)
-                self._send(messages.Logged(0, level, "autoloader.integrations.ray", text))
+                self._wire.tell(messages.Logged(0, level, "autoloader.integrations.ray", text))
         with contextlib.suppress(Exception):
             self._ray.kill(helper.handle)
         self._changed.notify_all()
         self._tell()
-
-    def _send(self, message: Message) -> None:
-        with contextlib.suppress(OSError):  # the child is gone, as ``run`` is about to find
-            self._wire.send(message)
 
 
 def difference(
@@ -420,10 +415,9 @@ def difference(
 
 def main() -> None:
     """Serve the child that started this process."""
-    given = {name: int(value) for name, value in options(sys.argv[1:]).items()}
+    given = options()
     end_with(given["parent"])
     become("autoloader-ray")
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
     Driver(Wire(socket.socket(fileno=given["socket"])), given["ring"]).run()
     os._exit(0)  # Ray waits for its threads, and the helpers end with this process anyway
 
