@@ -123,11 +123,7 @@ class DecodeProcess:
 
     def run(self) -> None:
         """Serve until the child closes the connection."""
-        while True:
-            try:
-                message = self._wire.receive(None)
-            except EOFError:
-                os._exit(0)
+        for message in self._wire:
             if isinstance(message, messages.BuildStart):
                 try:
                     self._start(message)
@@ -135,8 +131,9 @@ class DecodeProcess:
                     self._wire.tell(messages.Failed.of(0, error))
             elif isinstance(message, messages.HeldFrames) and self._frames is not None:
                 self._frames.told(message)
-            elif message is not None and self._builder is not None:
+            elif self._builder is not None:
                 self._hand_on(message, self._builder)
+        os._exit(0)
 
     def _hand_on(self, message: Message, builder: BatchBuilder) -> None:
         """Have the builder do what a message says."""

@@ -26,7 +26,7 @@ import termios
 import threading
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -437,6 +437,12 @@ class Wire:
                 raise EOFError
             self._buffer += data
         return message
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages as they come, until the other side is gone."""
+        with contextlib.suppress(EOFError):
+            while (message := self.receive(None)) is not None:
+                yield message
 
     def _end_forks(self) -> None:
         """End a fork of this process, in which a function of the user's has returned too."""

@@ -517,16 +517,12 @@ class TrainerService:
 
     def serve(self) -> None:
         """Read messages until the trainer is done or gone."""
-        with contextlib.suppress(EOFError):
-            while True:
-                message = self.wire.receive(None)
-                if message is None:
-                    continue
-                try:
-                    self._handle(message)
-                except Exception as error:  # noqa: BLE001 whatever the kernel refuses: threads, memory
-                    stage = type(message).__name__.lower()
-                    self.wire.tell(messages.Failed.of(message.pipeline, as_fault(error, stage)))
+        for message in self.wire:
+            try:
+                self._handle(message)
+            except Exception as error:  # noqa: BLE001 whatever the kernel refuses: threads, memory
+                stage = type(message).__name__.lower()
+                self.wire.tell(messages.Failed.of(message.pipeline, as_fault(error, stage)))
 
     def close(self) -> None:
         """End its pipelines; the memory they filled is the trainer's own."""
