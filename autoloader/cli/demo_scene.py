@@ -30,29 +30,10 @@ Sprite = tuple[Pixels, Pixels]
 """A thing's colours × its cover, and 255 × the rest that shines through; ``[h, w, 3]`` both."""
 
 THINGS = packaged(__package__, "demo_things.yaml", dict[str, dict[str, Any]])
-_COLOURS = {
-    "red": (198, 48, 42), "green": (66, 144, 78), "blue": (44, 92, 184), "yellow": (230, 184, 44),
-    "orange": (226, 120, 40), "purple": (122, 70, 152), "white": (228, 226, 220),
-    "black": (54, 54, 60),
-}  # fmt: skip
-_TABLES = (
-    # colour, and fields of a texture: rows and columns in all, strength in grey levels
-    ((168, 124, 82), ((300, 8, 16), (24, 3, 12))),  # boards
-    ((196, 172, 138), ((260, 6, 10), (16, 2, 9))),
-    ((112, 78, 56), ((300, 7, 12), (30, 3, 9))),
-    ((186, 188, 190), ((130, 130, 9), (14, 14, 9))),  # stone
-    ((92, 102, 112), ((9, 9, 8), (3, 3, 10))),  # a mat
-    ((214, 208, 196), ((60, 60, 5), (5, 5, 9))),  # cloth
+_LOOKS = packaged(__package__, "demo_looks.yaml", dict[str, Any])
+_COLOURS, _TABLES, _WALLS, _METALS, _SAID = (
+    _LOOKS[name] for name in ("colours", "tables", "walls", "metals", "said")
 )
-_WALLS = ((206, 204, 198), (176, 186, 192), (214, 202, 182), (150, 158, 150), (122, 128, 142))
-_METALS = ((226, 228, 230), (232, 128, 44), (62, 66, 74), (176, 182, 190), (58, 98, 168))
-_SAID = {
-    "put": ("put {thing} {where}", "place {thing} {where}", "move {thing} {where}"),
-    "lift": ("pick up {thing}", "lift {thing}", "grasp {thing} and lift it"),
-    "push": ("push {thing} {side}", "slide {thing} {side}", "move {thing} {side}"),
-    "press": ("press {thing}", "push {thing} down", "touch {thing}"),
-    "drive": ("drive to {thing}", "go to {thing}", "approach {thing}"),
-}
 _FRONT, _FAR, _SHIFT = 0.94, 2 / 3, 4
 _NOISE_MARGIN = 61
 """Pixels by which the noise field is larger than a frame; prime, so that shifts repeat late."""
@@ -115,7 +96,7 @@ def _place(camera: Camera, key: int) -> Pixels:
     (height, width), span = camera.size, int(camera.unit)
     if camera.wrist:
         size = (span + height + 1, 2 * span + width + 1)
-        return _clipped(_texture(*table, size, camera.grain, key))
+        return _clipped(_texture(table[0], table[1], size, camera.grain, key))
     room = _texture(wall, ((4, 4, 6), (height // 3, width // 3, 3)), camera.size, 0.0, key)
     for _ in range(4):  # frames and cupboards at the wall
         left, top, right, down = (
@@ -133,7 +114,7 @@ def _place(camera: Camera, key: int) -> Pixels:
     edge = edge.astype(np.int32)
     cv2.fillConvexPoly(room, edge, [0.5 * part for part in table[0]])
     whole = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-    top = _texture(*table, camera.size, camera.grain, key)
+    top = _texture(table[0], table[1], camera.size, camera.grain, key)
     warp = cv2.getPerspectiveTransform(whole, corners)
     cv2.warpPerspective(top, warp, (width, height), room, borderMode=cv2.BORDER_TRANSPARENT)
     return _clipped(room)
@@ -205,7 +186,7 @@ class Thing:
         column, row, unit = camera.at(x, y)
         step = 2 if unit < 200 else 4
         pixels = max(6, step * round(kind["width"] * unit / step))
-        tone = tuple(kind["colour"]) if "colour" in kind else _COLOURS[self.colour]
+        tone = tuple(kind.get("colour") or _COLOURS[self.colour])
         column, row = column - corner[0], row - corner[1] + (pixels / 2 if camera.wrist else 0)
         shadow = _sprite("", (0, 0, 0), round(1.3 * pixels))
         _paste(frame, shadow, column + pixels / 10, row + pixels / 6)
@@ -234,7 +215,8 @@ class Episode:
         what, goal = " and ".join(map(str, self.moved)), self.others[0]
         kind = THINGS[goal.name].get("goal", "")
         left = self.moved[0].at[-1, 0] < self.moved[0].at[0, 0]
-        return _SAID[self.task][form].format(
+        words: str = _SAID[self.task][form]
+        return words.format(
             thing=what, where=f"{kind} {goal}", side=f"to the {'left' if left else 'right'}"
         )
 

@@ -25,15 +25,10 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 640, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 12, 14, 28
-PALETTE = {
-    "text": ("#1b1f24", "#e8eaed"), "quiet": ("#5b6470", "#a3adb9"), "rule": ("#d8dde3", "#38404a"),
-    "a": ("#1769c2", "#6fb1ff"), "b": ("#b4540a", "#ffab66"), "c": ("#5b6470", "#a3adb9"),
-    "d": ("#6a3fb5", "#c3a2ff"), "limit": ("#c3202f", "#ff7b86"), "good": ("#1a7f45", "#63d297"),
-    "bad": ("#c3202f", "#ff7b86"), "below": ("#c3202f26", "#ff7b8633"),
-    "parked": ("#5b647022", "#a3adb922"),
-}  # fmt: skip
-"""CSS variable → its colour in light and in dark."""
-_COLOURS = tuple(PALETTE)
+_COLOURS = (
+    "text", "quiet", "rule", "a", "b", "c", "d", "limit", "good", "bad", "below", "parked",
+)  # fmt: skip
+"""CSS variables of colours, as ``base.html.jinja`` sets them."""
 _STYLES = {"c": (0, (2, 3)), "limit": (0, (6, 3))}
 _DAY_S = 86_400
 _STEPS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200)
@@ -189,10 +184,7 @@ def scatter(
     highest = max([one.y for one in dots] + ([level[0]] if level else []))
     _value_axis(axes, scale(0.0, highest), number)
     axes.margins(x=0.06)
-    few = sorted({one.x for one in dots})
-    ticks = few if len(few) <= 5 else scale(few[0], few[-1])
-    shown = [tick for tick in ticks if few[0] <= tick <= few[-1]]
-    axes.set_xticks(shown, [number(tick) for tick in shown])
+    axes.xaxis.set_major_formatter(lambda value, _: number(value))
     axes.set_xlabel(x_name, size=10.5, color=_hex("quiet"))
     axes.set_title(y_name, loc="left", size=10.5, color=_hex("quiet"), pad=3)
     if len(front) > 1:
@@ -356,7 +348,6 @@ def render(package: str, template: str, **values: Any) -> str:
         undefined=jinja2.StrictUndefined,
         loader=jinja2.ChoiceLoader(folders),
     )
-    environment.globals["palette"] = PALETTE
     environment.filters.update(code=_code, number=number, clock=clock, size=format_bytes)
     return environment.get_template(template).render(**values)
 
