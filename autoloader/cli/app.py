@@ -118,23 +118,6 @@ def read_spec(
     return PipelineSpec.from_mapping(document, folder=place.parent), knobs
 
 
-_FURTHER = re.compile(r"(?<=\w),\s*(?=[a-z_.]+=\w)")
-"""Comma before what looks like a second setting."""
-
-
-def _refuse_further(word: str, parts: Sequence[str]) -> None:
-    """Refuse several settings in one word, where each is of a knob or a field of the spec."""
-    from autoloader.spec import PipelineSpec
-    from autoloader.spec.knobs import Knobs
-
-    known = {*Knobs.model_fields, *PipelineSpec.model_fields, "knobs", "spec", "defaults"}
-    if all(part.partition("=")[0].partition(".")[0] in known for part in parts[1:]):
-        raise UsageError(
-            f"--set {word}: a comma stands between two settings",
-            remedy=f"write --set {' '.join(parts)}",
-        )
-
-
 def parse_settings(words: Sequence[str] | None) -> dict[str, str]:
     """Give ``{"decode_threads": "4"}`` for "decode_threads=4"; later words win.
 
@@ -150,9 +133,6 @@ def parse_settings(words: Sequence[str] | None) -> dict[str, str]:
                 remedy="write knob=value or field=value, such as --set decode_threads=4 "
                 "bridge.cycle_length=2 batch.size=32",
             )
-        parts = _FURTHER.split(word)
-        if len(parts) > 1:
-            _refuse_further(word, parts)
         values[name.strip()] = value.strip()
     return values
 

@@ -38,14 +38,7 @@ from autoloader.host.frozen import frozen
 from autoloader.host.gpu import gpu_name, open_nvml
 from autoloader.host.headroom import HeadroomProbe, kernel_records
 from autoloader.host.machine import ROOT, CgroupProcessors
-from autoloader.host.storage import (
-    FRAME_BYTES,
-    Rates,
-    by_file_system,
-    is_far,
-    probe_reads,
-    propose_locality,
-)
+from autoloader.host.storage import by_file_system, is_far, probe_reads
 from autoloader.host.units import GIB, MIB, format_bytes, format_seconds
 from autoloader.index import find_indexes
 from autoloader.index.counting import count_mixture
@@ -278,7 +271,11 @@ def _device(machine: Machine, module: Any, number: int) -> Iterator[Seen]:
     called = f"GPU {number} ({gpu_name(module, device)})"
     memory = module.nvmlDeviceGetMemoryInfo(device)
     yield Fact(f"{called}: {format_bytes(memory.used)} of {format_bytes(memory.total)} in use")
-    errors = _uncorrected(module, device)
+    errors = 0
+    with contextlib.suppress(Exception):  # not every device has ECC
+        errors = module.nvmlDeviceGetTotalEccErrors(
+            device, module.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, module.NVML_VOLATILE_ECC
+        )
     if errors:
         yield Finding(
             f"{called} counts {errors} memory errors that could not be corrected",
@@ -302,18 +299,6 @@ def _device(machine: Machine, module: Any, number: int) -> Iterator[Seen]:
             f"{called}: {format_bytes(memory.used - held)} are in use and no process is named",
             f"fuser -v /dev/nvidia{number} on the host names who keeps the device open",
         )
-
-
-def _uncorrected(module: Any, device: Any) -> int:
-    """Memory errors since the driver was loaded that ECC could not correct; 0 without ECC."""
-    try:
-        return int(
-            module.nvmlDeviceGetTotalEccErrors(
-                device, module.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, module.NVML_VOLATILE_ECC
-            )
-        )
-    except Exception:  # noqa: BLE001  (not every device has ECC)
-        return 0
 
 
 def limits(machine: Machine) -> Iterator[Seen]:
@@ -493,9 +478,9 @@ def storage(machine: Machine, files: Sequence[str]) -> Iterator[Seen]:
         if rates.random_s > SLOW_READ_S:
             yield Finding(
                 f"{shown}; reading by index takes frames from random places, and waits",
-                "copy the data to a local disk, or have it read by blocks "
-                f"({_locality(rates)}; `autoloader plan` proposes a window), or let memory above "
-                "the floor hold frames (cache_bytes), or read it in order (reader: stream)",
+                "copy the data to a local disk, or have it read by blocks (mixing.locality, which "
+                "`autoloader plan` proposes), or let memory above the floor hold frames "
+                "(cache_bytes), or read it in order (reader: stream)",
             )
         elif is_far(kind):
             yield Finding(
@@ -504,14 +489,6 @@ def storage(machine: Machine, files: Sequence[str]) -> Iterator[Seen]:
             )
         else:
             yield Fact(shown)
-
-
-def _locality(rates: Rates) -> str:
-    """The block that suits the storage; the window depends on the mixture and on memory."""
-    found = propose_locality(
-        rates, reads=1, sample_bytes=FRAME_BYTES, dataset_bytes=(), left_bytes=0
-    )
-    return f"mixing: {found.text}" if found else "mixing: {locality: {}}"
 
 
 def examine(

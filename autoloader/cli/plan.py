@@ -74,7 +74,6 @@ _TABLES = {
     "chained": ("chained", "unchained_why", "decodes_per_sample"),
 }  # fmt: skip
 _COUNTS = ("episodes", "frames", "samples", "estimated", "frames_estimated")
-_PRICED = ("framework", "streams", "queued", "ring", "cache")
 _SHARDS_SHOWN = 8
 _MEMORY = {"as set": "{:.0%} as cache_bytes is set", "above the floor": "up to {:.0%} in training"}
 _UNIT = re.compile(r"(?<=\d) (?=(?:[KMG]i)?B\b|m?s\b|samples/s)")
@@ -158,12 +157,10 @@ def _wrapped(text: str, width: int, lines: int | None = None) -> list[str]:
         width: number of characters of a line; a longer word has a line of its own.
         lines: most lines; ``None``: any number.
     """
-    whole = _UNIT.sub("\N{NO-BREAK SPACE}", text)  # a number and its unit stay together
-    wrapped = textwrap.wrap(
-        whole, width, subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False,
+    return textwrap.wrap(
+        text, width, subsequent_indent=" " * 7, break_long_words=False, break_on_hyphens=False,
         max_lines=lines, placeholder=" ...",
     )  # fmt: skip
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped]
 
 
 def _ranks_of_a_node(ranks: int, nodes: int) -> int:
@@ -347,9 +344,7 @@ class _Report:
         price = price_start(self._plan.knobs, sizes, ranks=self._plan.world_size // self._nodes)
         floor = self._plan.ram_floor_bytes
         return {
-            **{part: getattr(price, f"{part}_bytes") for part in _PRICED},
-            "blocks": price.block_bytes,
-            "requests": price.request_bytes,
+            **price.parts,
             "total": price.total_bytes,
             "ring_slot": sizes.batch_bytes,
             "mean_episode": sizes.record_bytes,

@@ -90,8 +90,8 @@ class StartPrice:
         ring_bytes: the batch ring, when every slot is in use; those of all ranks.
         ranks: number of ranks whose pipelines these are.
         cache_bytes: decoded frames that are held; those of all ranks.
-        block_bytes: blocks of an order with locality, which ranks share.
-        request_bytes: requests to stores that are under way, which ranks share.
+        blocks_bytes: blocks of an order with locality, which ranks share.
+        requests_bytes: requests to stores that are under way, which ranks share.
         decode_bytes: large pictures that are being decoded; 0 where they are small.
     """
 
@@ -101,8 +101,8 @@ class StartPrice:
     ring_bytes: int
     ranks: int = 1
     cache_bytes: int = 0
-    block_bytes: int = 0
-    request_bytes: int = 0
+    blocks_bytes: int = 0
+    requests_bytes: int = 0
     decode_bytes: int = 0
 
     @property
@@ -152,8 +152,8 @@ def price_start(
         ring_bytes=ranks * knobs.ring_slots * sizes.batch_bytes,
         ranks=ranks,
         cache_bytes=0 if with_tensorflow else ranks * knobs.cache_bytes,
-        block_bytes=0 if with_tensorflow else sizes.block_bytes * knobs.decode_processes,
-        request_bytes=sizes.request_bytes * (1 if with_tensorflow else knobs.decode_processes),
+        blocks_bytes=0 if with_tensorflow else sizes.block_bytes * knobs.decode_processes,
+        requests_bytes=sizes.request_bytes * (1 if with_tensorflow else knobs.decode_processes),
         decode_bytes=price_decoding(knobs, sizes.picture_bytes),
     )
 
@@ -191,7 +191,7 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
             f"({', '.join(parts)}), but only {format_bytes(headroom_bytes)} are free{kept}",
             remedy=f"lower {'ram_floor or ' if kept else ''}batch.size, use smaller frames or "
             "fewer datasets, "
-            + ("lower mixing.locality.window or block, " if price.block_bytes else "")
+            + ("lower mixing.locality.window or block, " if price.blocks_bytes else "")
             + ("" if price.ranks == 1 else "start fewer ranks on a node, ")
             + "or free memory",
         )

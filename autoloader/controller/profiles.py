@@ -321,19 +321,17 @@ def keep_profile(profile: Profile, *, out: Path | None = None, tuned_from: Profi
     before = _existing(path)
     if before is None:
         return _saved(profile, path)
-    if not before.host.is_same(profile.host):
-        was = f"{before.name} was for another host ({before.host.describe()})"
-        return _saved(profile, path, was)
-    kept = profile.model_copy(update={"description": before.description, "cache": before.cache})
-    if not _is_for(before, profile.mixture):
-        of = before.mixture.describe() if before.mixture else "any mixture"
-        return _saved(kept, path, f"{before.name} was for other mixtures ({of})")
-    if _is_of_same_study(before, profile):
-        said = f"{path} has it already, from another process of the study"
-        return Kept(path, [said])
-    if faster := _faster(before, profile, tuned_from):
-        return Kept(path, [f"{path} stays as it is: {faster}"])
-    return _saved(kept, path, f"the knobs of {before.name} for such mixtures were replaced")
+    if alike := before.host.is_same(profile.host):
+        profile = profile.model_copy(
+            update={"description": before.description, "cache": before.cache}
+        )
+    if alike and _is_for(before, profile.mixture):
+        if faster := _faster(before, profile, tuned_from):
+            return Kept(path, [f"{path} stays as it is: {faster}"])
+        return _saved(profile, path, f"the knobs of {before.name} for such mixtures were replaced")
+    of = before.mixture.describe() if before.mixture else "any mixture"
+    was = f"{before.name} was for another host or mixture: {before.host.describe()}; {of}"
+    return _saved(profile, path, was)
 
 
 def _saved(profile: Profile, target: Path, *said: str) -> Kept:
@@ -379,11 +377,6 @@ def _is_for(profile: Profile, kind: MixtureKind | None) -> bool:
     if profile.mixture is None or kind is None:
         return profile.mixture is kind
     return profile.mixture.is_like(kind)
-
-
-def _is_of_same_study(old: Profile, new: Profile) -> bool:
-    study = new.provenance.study
-    return study is not None and study == old.provenance.study and new.knobs == old.knobs
 
 
 def _faster(old: Profile, new: Profile, tuned_from: Profile | None) -> str:

@@ -154,7 +154,7 @@ def test_a_start_is_priced_by_what_a_batch_reads(
     price = price_start(knobs, priced_sizes(mixture, [1.0], counts))
     assert read > RUN_BYTES if batch > 4 else read < 1.2 * RUN_BYTES
     assert (knobs.read_ahead + 1) * read <= price.queued_bytes
-    assert most <= price.queued_bytes + price.request_bytes + 16 * MIB
+    assert most <= price.queued_bytes + price.requests_bytes + 16 * MIB
 
 
 def test_lzf_is_undone_as_h5py_does(tmp_path: Path):
