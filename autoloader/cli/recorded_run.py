@@ -79,11 +79,8 @@ class Run:
         """Word for it: "ended", "runs" (on this machine), or "killed": its record has no end."""
         if self.own.ended:
             return "ended"
-        return (
-            "runs"
-            if self.own.last.run in {one.run for one in run_record.living_runs()}
-            else "killed"
-        )
+        living = {one.run for one in run_record.living_runs()}
+        return "runs" if self.own.last.run in living else "killed"
 
     @cached_property
     def begin_s(self) -> float:
@@ -140,7 +137,7 @@ class Run:
     @cached_property
     def most_bytes(self) -> int | None:
         """Greatest memory of the loader in bytes, its ring included."""
-        held = (held_bytes(one) for one in self.own.moments)
+        held = (one.held_bytes for one in self.own.moments)
         return max((one for one in held if one is not None), default=None)
 
     @cached_property
@@ -203,7 +200,7 @@ class Run:
             (after or stretch[-1]).at_s - self.begin_s,
             least.headroom_bytes or 0,
             (start.headroom_bytes or 0) - (least.headroom_bytes or 0),
-            (held_bytes(least) or 0) - (held_bytes(start) or 0),
+            (least.held_bytes or 0) - (start.held_bytes or 0),
         )
 
     @property
@@ -213,11 +210,8 @@ class Run:
 
     def rank_waits(self) -> dict[int, float]:
         """Rank → share of its time that it waited, the worst first."""
-        found: dict[int, float] = {}
-        for one in self.ranks:
-            waited = Run("", one).wait_ratio
-            if waited is not None:
-                found[one.last.rank] = waited
+        waits = ((one.last.rank, Run("", one).wait_ratio) for one in self.ranks)
+        found = {rank: waited for rank, waited in waits if waited is not None}
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -229,12 +223,6 @@ def _shares(times: Iterable[tuple[str, float]]) -> dict[str, float]:
     total = sum(counted.values())
     largest = sorted(counted.items(), key=lambda item: -item[1])
     return {name: value / total for name, value in largest} if total else {}
-
-
-def held_bytes(moment: Statistics) -> int | None:
-    """Bytes that the loader holds, with its ring."""
-    own = moment.loader_bytes
-    return None if own is None else own + moment.ring.allocated_bytes
 
 
 def runs_folder() -> Path:

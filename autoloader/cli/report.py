@@ -37,7 +37,6 @@ from autoloader.cli.recorded_run import (
     Run,
     cost_of,
     find_run,
-    held_bytes,
     kept_runs,
     read_run,
     runs_folder,
@@ -522,8 +521,6 @@ class _Plot(NamedTuple):
 
 def _figure(run: Run, moment: Statistics, path: str) -> float | None:
     """A figure of a moment; ``None`` where it is not known, or would hide others."""
-    if path == "held_bytes":
-        return held_bytes(moment)
     value: float | None = attrgetter(path)(moment)
     took = run.samples_per_s
     if path == "bound_per_s" and took and value and value > _FAR * took:

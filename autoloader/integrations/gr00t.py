@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from autoloader.errors import UsageError, nearest
 from autoloader.formats.lerobot.modality import Modality, Release
 from autoloader.index.gr00t_files import as_stored, named_columns
+from autoloader.integrations.layouts import filled
 from autoloader.spec import PipelineSpec, SpecSource
 
 EMBODIMENTS: Mapping[Release, Mapping[str, int]] = {
@@ -177,8 +178,8 @@ class Gr00tLayout:
         return _Names(cameras, fields, f"annotation.{of_text[0]}" if of_text else "")
 
     def _steps(self, batch: Mapping[str, Any], names: Sequence[str]) -> Iterator[Any]:
-        frames = {camera: _array(one) for camera, one in batch["images"].items()}
-        numbers = {field: _array(batch[field]) for field in ("state", "action")}
+        frames = {camera: np.asarray(one) for camera, one in batch["images"].items()}
+        numbers = {field: np.asarray(batch[field]) for field in ("state", "action")}
         of = batch["dataset_index"].tolist() if "dataset_index" in batch else None
         for row, text in enumerate(batch["language"]):
             known = self._names[names[of[row] if of else 0]]
@@ -222,28 +223,24 @@ class Gr00tLayout:
                     f"{f'{least} rows of ' if least else ''}{width} columns",
                     remedy="choose fewer columns, or a shorter horizon, in the spec",
                 )
-            columns = real.any(1)[:, None] | _zeros(real.shape, real)  # rows behind the end, too
+            columns = real.any(1)[:, None] | filled(real.shape, 0, real)  # rows behind the end, too
             shape = (len(values), max(values.shape[1], least), width)
             for key, part in ((name, values), (f"{name}_mask", columns)):
-                found[key] = _zeros(shape, part)
+                found[key] = filled(shape, 0, part)
                 found[key][:, : values.shape[1], : values.shape[2]] = part
             found[name] = _typed(found[name], "double" if double else "float")
         if not double:
             del found["state_mask"]
             found["action_mask"] = _typed(found["action_mask"], "float")
-        number = _typed(_zeros((len(batch["language"]),), batch["action"]), "long") + self._number
+        number = (
+            _typed(filled((len(batch["language"]),), 0, batch["action"]), "long") + self._number
+        )
         return {
             **found,
-            "embodiment_id": number,
+            "embodiment_id": _typed(number, "long"),
             "images": batch["images"],
             "text": list(batch["language"]),
         }
-
-
-def _zeros(shape: Sequence[int], other: Any) -> Any:
-    """Zeros in the type, and on the device, of ``other``."""
-    new = getattr(other, "new_zeros", None)
-    return np.zeros(tuple(shape), other.dtype) if new is None else new(tuple(shape))
 
 
 def _typed(array: Any, name: Literal["double", "float", "long"]) -> Any:
@@ -251,8 +248,3 @@ def _typed(array: Any, name: Literal["double", "float", "long"]) -> Any:
     dtypes = {"double": np.float64, "float": np.float32, "long": np.int64}
     own = getattr(array, name, None)
     return array.astype(dtypes[name]) if own is None else own()
-
-
-def _array(values: Any) -> NDArray[Any]:
-    """A tensor on the CPU, or an array, as a NumPy array of the same memory."""
-    return np.asarray(values)

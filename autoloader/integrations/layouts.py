@@ -224,8 +224,8 @@ def openpi(
             image[theirs] = batch["images"][ours][:, 0]
             image_mask[theirs] = batch["frame_mask"][ours][:, 0]
         else:
-            image[theirs] = _filled((len(shape_of), *shape_of.shape[2:]), 0, shape_of)
-            image_mask[theirs] = _filled((len(shape_of),), model == "pi0_fast", mask_of)
+            image[theirs] = filled((len(shape_of), *shape_of.shape[2:]), 0, shape_of)
+            image_mask[theirs] = filled((len(shape_of),), model == "pi0_fast", mask_of)
     state, actions = batch["state"][:, 0], batch["action"]
     if model != "pi0_fast":
         state, actions = _to_width(state, "state"), _to_width(actions, "action")
@@ -332,7 +332,7 @@ def _to_width(numbers: Any, name: str) -> Any:
     own = numbers.shape[-1]
     if own == WIDTH:
         return numbers
-    made = _filled((*numbers.shape[:-1], WIDTH), 0, numbers)
+    made = filled((*numbers.shape[:-1], WIDTH), 0, numbers)
     made[..., :own] = numbers
     return made
 
@@ -446,7 +446,7 @@ def _read_window(
     real = ~repeated & (t[:, None] + held >= 0)
     first = (~real).sum(-1).clip(0, size - 1)
     samples = _constant(range(len(t)), first)
-    always = _filled((len(t), size), True, real)
+    always = filled((len(t), size), True, real)
     observation: dict[str, Any] = {}
     present: dict[str, Any] = {}
     task: dict[str, Any] = {}
@@ -532,7 +532,7 @@ def _constant(values: Sequence[Any], other: Any) -> Any:
     return other.new_tensor(values) if _is_torch(other) else np.asarray(values, other.dtype)
 
 
-def _filled(shape: Sequence[int], value: Any, other: Any) -> Any:
+def filled(shape: Sequence[int], value: Any, other: Any) -> Any:
     """An array full of ``value`` in the type, and on the device, of ``other``."""
     if _is_torch(other):
         return other.new_full(tuple(shape), value)

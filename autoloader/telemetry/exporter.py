@@ -17,12 +17,12 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+from wsgiref.simple_server import WSGIRequestHandler
 
 from prometheus_client import CollectorRegistry, make_wsgi_app, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from autoloader.host.threads import LoaderThread, free_in_forks
@@ -78,7 +78,7 @@ class _Answers(WSGIRequestHandler):
         """Log nothing."""
 
 
-class _Server(ThreadingMixIn, WSGIServer):
+class _Server(ThreadingWSGIServer):
     """A port of this process, open while a pipeline of it exports metrics there.
 
     It answers a few clients at a time; when one more comes, the oldest loses its connection.
@@ -87,7 +87,6 @@ class _Server(ThreadingMixIn, WSGIServer):
         users: pipelines that export metrics there.
     """
 
-    daemon_threads = True
     request_queue_size = socket.SOMAXCONN
 
     def __init__(self, port: int) -> None:

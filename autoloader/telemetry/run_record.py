@@ -95,7 +95,7 @@ class RunLog:
     _said: dict[str, Any] = field(default_factory=dict)
     _last: Statistics | None = None
     _seen: Statistics | None = None
-    _datasets_in: int = 0
+    _written: int = 0
     _bad_said: int = 0
 
     def __post_init__(self) -> None:
@@ -111,23 +111,20 @@ class RunLog:
         if self._last is not None and not is_due(self._last, moment):
             return
         self._last = moment
-        if self._lines is None:
-            self._held.append(moment)
-            if moment.at_s - moment.started_at_s < self._after_s:
-                return
+        self._held.append(moment)
+        if self._lines is None and moment.at_s - moment.started_at_s >= self._after_s:
             self._begin()
-            held, self._held = self._held, []
-            for one in held:
-                self._append(one)
-        else:
-            self._append(moment)
+        if self._lines is not None:
+            for one in self._held:
+                self._append(self._lines, one)
+            self._held.clear()
 
     def close(self) -> None:
         """The pipeline has ended; may be called twice."""
         if self._lines is not None:
             if self._seen is not None:
-                self._datasets_in = 0
-                self._append(self._seen)
+                self._written = 0
+                self._append(self._lines, self._seen)
             self._lines.write({"kind": "end", "at_s": round(time.time(), 3)})
             self._lines.close()
             self._lines = None
@@ -146,33 +143,26 @@ class RunLog:
             {"kind": "start", "schema_version": SCHEMA_VERSION, "facts": dict(self.facts())}
         )
 
-    def _append(self, moment: Statistics) -> None:
-        if self._lines is None:
-            return
+    def _append(self, lines: LineLog, moment: Statistics) -> None:
         bad = sum(one.quarantined for one in moment.datasets.values())
         if bad > self._bad_said:
             known = list(self.bad())
             for record in known[self._bad_said :]:
-                self._lines.write({"kind": "bad", "at_s": round(moment.at_s, 3), "record": record})
+                lines.write({"kind": "bad", "at_s": round(moment.at_s, 3), "record": record})
             self._bad_said = len(known)
-        datasets = self._datasets_in <= 0
-        self._datasets_in = _DATASETS_EVERY if datasets else self._datasets_in
-        self._datasets_in -= 1
-        left_out = () if datasets else ("datasets",)
+        left_out = ("datasets",) if self._written % _DATASETS_EVERY else ()
+        self._written += 1
         told = {
             name: getattr(moment, name) for name in moment.__slots__ if name not in left_out
         } | {"schema_version": SNAPSHOT_VERSION}
         changed = {
-            name: value for name, value in told.items() if self._said.get(name, _NOTHING) != value
+            name: value for name, value in told.items() if self._said.get(name, self) != value
         }
         self._said.update(changed)
-        self._lines.write_text(encoded({"kind": "moment", **changed}))
-        if self._lines.failed is not None:
-            logger.warning("the record of this run ends: %s: %s", self.path, self._lines.failed)
+        lines.write_text(encoded({"kind": "moment", **changed}))
+        if lines.failed is not None:
+            logger.warning("the record of this run ends: %s: %s", self.path, lines.failed)
             self._failed = True
-
-
-_NOTHING = object()
 
 
 def is_due(before: Statistics, moment: Statistics) -> bool:

@@ -537,6 +537,11 @@ class Statistics:
         return rate / bound if rate is not None and bound else None
 
     @property
+    def held_bytes(self) -> int | None:
+        """Bytes that the loader holds, with its ring."""
+        return None if self.loader_bytes is None else self.loader_bytes + self.ring.allocated_bytes
+
+    @property
     def above_floor_bytes(self) -> int | None:
         """Headroom above the RAM floor; negative below it."""
         return None if self.headroom_bytes is None else self.headroom_bytes - self.floor_bytes

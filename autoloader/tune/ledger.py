@@ -57,11 +57,6 @@ KNOWN = "known"
 _ABOUT = "about"
 _GIB = 2.0**30
 _FOUND = ("reason", "min_headroom_bytes", "peak_rss_bytes", "duration_s")
-_OUTCOMES = {
-    TrialState.COMPLETE: "complete",
-    TrialState.PRUNED: "pruned",
-    TrialState.FAIL: "failed",
-}
 
 
 class TolerantPruner(optuna.pruners.BasePruner):
@@ -204,7 +199,7 @@ def records(trials: Sequence[FrozenTrial]) -> tuple[TrialRecord, ...]:
 def _recorded(trial: FrozenTrial) -> TrialRecord:
     """A trial of the storage as its record."""
     attrs, lost = trial.user_attrs, ""
-    outcome, rate = Outcome(attrs.get("outcome", _OUTCOMES[trial.state])), None
+    outcome, rate = Outcome(attrs.get("outcome", Outcome.FAILED)), None
     if trial.state is TrialState.COMPLETE:
         rate = attrs.get("measurement", {}).get("samples_per_s", trial.value)
     elif trial.state is TrialState.PRUNED and trial.intermediate_values:

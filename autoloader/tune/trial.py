@@ -60,7 +60,7 @@ PERIOD_S = 0.1
 
 _LAST_LINES = 6
 _OOM_SCORE_ADJ = "500"
-"""Seconds between two looks at whether another tuner has ended its measurement."""
+"""If the kernel must kill something, it is the trial."""
 
 
 class Outcome(str, Enum):
@@ -117,11 +117,8 @@ class TrialProgress:
     samples_per_s: float
 
 
-class TrialWatch(Protocol):
-    """Callbacks of a study while a trial runs."""
-
-    def __call__(self, progress: TrialProgress | None, headroom_bytes: int | None) -> bool:
-        """Called on each progress (or ``None`` at a reading); false stops the trial as pruned."""
+TrialWatch = Callable[[TrialProgress | None, int | None], bool]
+"""Called with progress, if any, and headroom in bytes; false stops the trial as pruned."""
 
 
 class Measurer(Protocol):
@@ -214,7 +211,6 @@ class TrialRunner:
                     env=_child_environment(),
                 )
             try:
-                _prefer_for_oom_kill(child.pid)
                 _pass_on_priority(child.pid)
                 stopped = self._follow(child, ours, room, watch, began_s + timeout_s)
             finally:
@@ -303,30 +299,22 @@ def _read_exit(
     code: int, out: IO[bytes], err: IO[bytes]
 ) -> tuple[Outcome, str, Mapping[str, Any] | None]:
     """(outcome, reason, measurement) of a measuring child that has ended."""
+    out.seek(0)
+    document: Any = None
+    with contextlib.suppress(ValueError):
+        document = json.loads(out.read())
+    told: dict[str, Any] = document if isinstance(document, dict) else {}
+    if code == 0 and isinstance(told.get("samples_per_s"), (int, float)):
+        return Outcome.COMPLETE, "", told
     if code == 0:
-        out.seek(0)
-        try:
-            document = json.loads(out.read())
-            float(document["samples_per_s"])
-        except (ValueError, KeyError, TypeError):
-            return Outcome.FAILED, "the child ended well but left no measurement", None
-        return Outcome.COMPLETE, "", document
-    said = _told_error(out) or last_lines(err.fileno(), _LAST_LINES)
+        return Outcome.FAILED, "the child ended well but left no measurement", None
+    said = told.get("error", {}).get("what") or last_lines(err.fileno(), _LAST_LINES)
     if code == BudgetInfeasibleError.exit_code:
         return Outcome.INFEASIBLE, said or "the floor cannot be met with these knobs", None
     if code < 0:
         why = "by the kernel for memory?" if code == -signal.SIGKILL else said
         return Outcome.FAILED, f"the child ended: {describe_end(code)}: {why}", None
     return Outcome.FAILED, said or f"the child ended with exit code {code}", None
-
-
-def _told_error(out: IO[bytes]) -> str:
-    """Error in the child's JSON document; empty without one."""
-    out.seek(0)
-    try:
-        return str(json.loads(out.read())["error"]["what"])
-    except (ValueError, KeyError, TypeError):
-        return ""
 
 
 def _child_environment() -> dict[str, str]:
@@ -340,17 +328,7 @@ def _child_environment() -> dict[str, str]:
         "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
         "TF_CPP_MIN_LOG_LEVEL": os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2"),
         "AUTOLOADER_RUN_DIR": os.environ.get("AUTOLOADER_RUN_DIR", "off"),
-        "NO_COLOR": "1",
-        "COLUMNS": "200",
     }
-
-
-def _prefer_for_oom_kill(pid: int) -> None:
-    """If the kernel must kill something, it is the trial."""
-    try:
-        Path(f"/proc/{pid}/oom_score_adj").write_text(_OOM_SCORE_ADJ)
-    except OSError as error:
-        logger.debug("oom_score_adj of trial child %d not set: %s", pid, error)
 
 
 def _pass_on_priority(pid: int) -> None:
@@ -378,6 +356,8 @@ def progress_to(descriptor: int) -> Iterator[Callable[[TrialProgress], None]]:
     """
     with Connection(descriptor) as link:
         end_with(os.getppid())
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE_ADJ)
         if link.poll():  # the study never writes, so it has ended
             os._exit(70)
 

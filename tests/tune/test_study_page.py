@@ -115,8 +115,19 @@ def test_trials_are_read_off_a_real_study():
     study = optuna.create_study(direction="maximize")
     space = {"decode_threads": optuna.distributions.IntDistribution(1, 4)}
     more: list[dict[str, Any]] = [
-        {"value": 9.0, "user_attrs": {"label": "start", "measurement": {"samples_per_s": 90.0}}},
-        {"state": optuna.trial.TrialState.PRUNED, "intermediate_values": {40: 7.0, 80: 6.0}},
+        {
+            "value": 9.0,
+            "user_attrs": {
+                "outcome": "complete",
+                "label": "start",
+                "measurement": {"samples_per_s": 90.0},
+            },
+        },
+        {
+            "state": optuna.trial.TrialState.PRUNED,
+            "intermediate_values": {40: 7.0, 80: 6.0},
+            "user_attrs": {"outcome": "pruned"},
+        },
         {
             "state": optuna.trial.TrialState.PRUNED,
             "user_attrs": {"outcome": "infeasible", "reason": "<floor>"},

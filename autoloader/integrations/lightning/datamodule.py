@@ -169,14 +169,8 @@ class AutoLoaderDataModule(LightningDataModule):
         self.to_batch = to_batch
         self.frame_dtype = frame_dtype
         self._knobs = dict(knobs or {})
-        self._options: dict[str, Any] = {
-            "profile": profile,
-            "ram_floor": ram_floor,
-            "disk_floor": disk_floor,
-            "isolation": isolation,
-            "controller": controller,
-            "helpers": helpers,
-        }
+        both = ("profile", "ram_floor", "disk_floor", "isolation", "controller", "helpers")
+        self._options: dict[str, Any] = {name: given[name] for name in both}
         self._of_training = {"reproducible": reproducible, "replay_one_batch": replay_one_batch}
         self._pid = os.getpid()
         self._train: _Train | None = None
