@@ -79,7 +79,6 @@ _MEMORY = {"as set": "{:.0%} as cache_bytes is set", "above the floor": "up to {
 _UNIT = re.compile(r"(?<=\d) (?=(?:[KMG]i)?B\b|m?s\b|samples/s)")
 _NO_TERMINAL = 1000
 """Columns where stdout is no terminal: lines are left whole."""
-_CHAIN_PAYS = 0.9
 _MOST_LINES, _LINES_EACH = 14, 2
 """Lines without ``-v``: of answers and notes together, and of one answer."""
 
@@ -697,10 +696,7 @@ def _videos(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     name, one = max(found, key=lambda pair: float(pair[1]["video"]["decodes"]))
     video, threads = VideoCost(**one["video"]), document["bound"]["threads"]
-    told, chained = f"{name}: {video.told}", video.chained_decodes
-    if chained is not None and chained < _CHAIN_PAYS * video.decodes:
-        how = "in its chained blocks" if one["chained"] else "with mixing.chain: true"
-        told += f", {chained:.1f} {how}"
+    told = f"{name}: {video.told}"
     if one["decode_s"]:
         rate = threads * one["decoded_frames"] / one["decode_s"]
         told += f"; {many(threads, 'thread')} give {rate:.0f} frames/s"

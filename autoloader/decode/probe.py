@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from queue import SimpleQueue
@@ -40,7 +40,6 @@ from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.samples.transforms import transform
 from autoloader.samples.transforms.rlds import FunctionFailedError
 from autoloader.samples.windows import frame_rows
-from autoloader.sampling.chains import CHAIN_BLOCK, chain_difference
 from autoloader.spec.knobs import PIXEL_THREADS
 
 _TRIES = 4
@@ -75,13 +74,11 @@ class VideoCost:
         codec: format of the video by FFmpeg's name.
         keyframe_frames: frames from a keyframe to the next, at most.
         decodes: frames decoded for a frame that a sample shows, each sample alone.
-        chained_decodes: the same in chained blocks; ``None`` where samples cannot be chained.
     """
 
     codec: str
     keyframe_frames: int
     decodes: float
-    chained_decodes: float | None
 
     @property
     def told(self) -> str:
@@ -146,9 +143,8 @@ def probe_decode(
             found = _first_episode(dataset, mixture)
             if found is not None:
                 episodes[dataset.name] = found
-    chained = mixture.spec.mixing.block_length if mixture.spec.mixing.chain else CHAIN_BLOCK
     by_name = {dataset.name: dataset for dataset in mixture.datasets}
-    videos = {name: _video_cost(by_name[name], one, chained) for name, one in episodes.items()}
+    videos = {name: _video_cost(by_name[name], one) for name, one in episodes.items()}
     decoders = dict(zip(mixture.names, decoders_of(mixture), strict=True))
     scratch = {
         name: np.empty(camera.shape, camera.dtype) for name, camera in mixture.spec.cameras.items()
@@ -211,51 +207,25 @@ def probe_video(dataset: ResolvedDataset) -> VideoCost | None:
     if dataset.streamable or not dataset.cameras:
         return None
     episode = _first_samples(dataset)
-    return None if episode is None else _video_cost(dataset, episode, CHAIN_BLOCK)
+    return None if episode is None else _video_cost(dataset, episode)
 
 
-def _video_cost(dataset: ResolvedDataset, episode: SampleBlock, chained: int) -> VideoCost | None:
-    """Decodes of a dataset's windows, by an episode's frames; ``None``: they lie in no video.
-
-    Args:
-        dataset: the dataset.
-        episode: its frames.
-        chained: samples of a chained block.
-    """
+def _video_cost(dataset: ResolvedDataset, episode: SampleBlock) -> VideoCost | None:
+    """Decodes of a dataset's windows, by an episode's frames; ``None``: they lie in no video."""
     of_cameras = ([*filter(_is_video, stored)] for stored in episode.frames.values())
     frames: list[VideoFrame] = max(of_cameras, key=len, default=[])
     if not frames:
         return None
     steps = len(episode)
     window = frame_rows(np.arange(steps), steps, dataset.sample, np.zeros(steps, np.uint64))
-    shown = [set(row) for row in (window.index * dataset.stride).tolist()]
-
-    def decodes(together: Iterable[Sequence[int]]) -> float:
-        packets = asked = 0
-        for block in together:
-            last: dict[object, int] = {}
-            for row in set().union(*(shown[t] for t in block)):
-                one = frames[row]
-                last[one.origin] = max(last.get(one.origin, 0), len(one.packets))
-            packets += sum(last.values())
-            asked += sum(len(shown[t]) for t in block)
-        return packets / asked
-
-    step, blocks = chain_difference(dataset.sample), None
-    if step and dataset.keep is None:
-        length = step * chained
-        blocks = [
-            range(first + k, min(first + length, steps), step)
-            for first in range(0, steps, length)
-            for k in range(min(step, steps - first))
-        ]
+    packets = asked = 0
+    for shown in map(set, (window.index * dataset.stride).tolist()):
+        last: dict[object, int] = {}
+        for one in (frames[row] for row in shown):
+            last[one.origin] = max(last.get(one.origin, 0), len(one.packets))
+        packets, asked = packets + sum(last.values()), asked + len(shown)
     distances = Counter(one.origin for one in frames)
-    return VideoCost(
-        frames[0].codec.name,
-        max(distances.values()),
-        decodes([t] for t in range(steps)),
-        None if blocks is None else decodes(blocks),
-    )
+    return VideoCost(frames[0].codec.name, max(distances.values()), packets / asked)
 
 
 def _is_video(frame: Encoded | None) -> TypeGuard[VideoFrame]:

@@ -347,10 +347,7 @@ class DatasetFormat(ABC):
 
     def with_media(self, media: str) -> DatasetFormat:
         """The dataset, whose pictures lie below another folder; asked of image–text data."""
-        raise SpecError(
-            f"datasets[{self.dataset}].media: {media}, but {self.path} holds {self.title} data",
-            remedy="leave media out: it is for kind: image_text",
-        )
+        raise NotImplementedError(f"media {media} of a format without pictures in files")
 
     def check_first(  # noqa: B027 most find it as they read
         self, slices: Sequence[ShardSlice], cameras: Collection[str], texts: Iterable[Feature]

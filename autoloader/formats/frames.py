@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from autoloader.formats.arrays import DEFLATE, ArrayCodec
 from autoloader.formats.files import UnreadableError
+from autoloader.formats.records import varint
 from autoloader.host.extras import needs
 from autoloader.host.frozen import frozen
 
@@ -216,22 +217,13 @@ class PackedPicture:
                 import pyarrow
             packed: bytes | memoryview = self.data
             if self.codec == _SNAPPY:
-                packed = _number(self.unpacked) + bytes(self.data)
+                packed = varint(self.unpacked) + bytes(self.data)
             try:
                 found = pyarrow.decompress(packed, self.unpacked, self.codec)
             except (pyarrow.ArrowException, OSError, ValueError) as error:
                 raise UnreadableError(f"its Parquet page is damaged: {error}"[:120]) from error
             whole = memoryview(found)
         return whole[self.start : self.start + self.size]
-
-
-def _number(value: int) -> bytes:
-    """``value`` as snappy writes a number: seven bits in each byte."""
-    found = bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*found, value])
 
 
 @dataclass(eq=False)

@@ -573,10 +573,13 @@ def encode_varints(values: NDArray[Any]) -> bytes:
 
 def _field(tag: int, payload: bytes) -> bytes:
     """A field of a message: tag byte, length as a varint, payload."""
-    size = len(payload)
-    head = bytearray([tag])
-    while size >= 0x80:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    head.append(size)
-    return bytes(head) + payload
+    return bytes([tag]) + varint(len(payload)) + payload
+
+
+def varint(value: int) -> bytes:
+    """A number from 0 on, seven bits in each byte, the lowest first."""
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*found, value])

@@ -442,7 +442,7 @@ def plan_loader(
     )
     legal, clamps = base.clamp(limits)
     changes += [f"{c.knob} {c.value} → {c.legal}: {c.rule}" for c in clamps]
-    chosen = Knobs.build({**given, "reader": reader}, base=legal, fewer_calls=True)
+    chosen = Knobs.build({**given, "reader": reader}, base=legal)
     chosen.check(limits)
     world_size = ranks.world_size
     with mixture.disk_kept_free(disk_floor_bytes):
@@ -562,7 +562,7 @@ def retuned(
     for key, value in named.items():
         dataset, _, knob = key.rpartition("__")
         wanted[f"{dataset}.{knob}" if dataset and knob in STREAM_KNOBS else key] = value
-    found = Knobs.build(wanted, base=knobs, fewer_calls=True)
+    found = Knobs.build(wanted, base=knobs)
     if "reader" in found.changed(knobs):
         raise UsageError("reader cannot change during a run", remedy="make a new AutoLoader for it")
     found.check(limits)

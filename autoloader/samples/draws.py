@@ -153,11 +153,6 @@ def fold_array(keys: Keys, *parts: Ints) -> Keys:
     return keys
 
 
-def order(key: int, first: int, stop: int) -> Ints:
-    """Numbers first … stop−1 in the order of their hashes under ``key``; ties by number."""
-    return ordered(key, np.arange(first, stop, dtype=np.int64))
-
-
 def ordered(key: int, numbers: Ints) -> Ints:
     """``numbers`` [n], which ascend, in the order of their hashes under ``key``."""
     hashes = splitmix64_array(numbers.astype(np.uint64) ^ np.uint64(key))

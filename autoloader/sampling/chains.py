@@ -53,9 +53,6 @@ from autoloader.sampling.episodes import DatasetTable, EpisodeCounts
 from autoloader.sampling.mixture import Locality
 from autoloader.spec import SampleSpec
 
-CHAIN_BLOCK = 4
-"""Samples of a chain that is reckoned with: longer ones share hardly more."""
-
 
 def chain_difference(sample: SampleSpec) -> int:
     """The difference that all neighbouring frame offsets share, or 0 where nothing is chained.

@@ -21,6 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from autoloader.errors import UsageError
 from autoloader.samples import draws
 from autoloader.samples.block import Place, ReaderStart
@@ -236,4 +238,4 @@ class DatasetCursor:
 
     def _order(self, pass_: int) -> list[int]:
         key = draws.fold(self._key, PURPOSE_SHARDS, pass_)
-        return list(draws.order(key, 0, len(self._counts)).tolist())
+        return list(draws.ordered(key, np.arange(len(self._counts))).tolist())

@@ -251,20 +251,15 @@ class Knobs(BaseModel):
     )
 
     @classmethod
-    def build(
-        cls,
-        values: Mapping[str, Any] | None = None,
-        *,
-        base: Knobs | None = None,
-        fewer_calls: bool = False,
-    ) -> Knobs:
+    def build(cls, values: Mapping[str, Any] | None = None, *, base: Knobs | None = None) -> Knobs:
         """Knobs from ``values`` over ``base``; ``{"bridge.cycle_length": 4}`` names one dataset.
+
+        A ``num_parallel_calls`` that ``values`` does not name follows a smaller ``cycle_length``
+        down.
 
         Args:
             values: flat knob → value.
             base: values of all other knobs; ``None``: their defaults.
-            fewer_calls: whether ``num_parallel_calls`` that ``values`` does not name follows a
-                smaller ``cycle_length`` down.
 
         Raises:
             KnobError: with the rule, the value found and the nearest legal choice.
@@ -307,7 +302,7 @@ class Knobs(BaseModel):
             own, key = knobs.for_dataset(name), f"{name}.num_parallel_calls" if name else _CALLS
             if own.num_parallel_calls <= own.cycle_length:
                 continue
-            if not fewer_calls or key in (values or {}):
+            if key in (values or {}):
                 label = f"dataset {name!r}: " if name else ""
                 raise KnobError(
                     f"{label}num_parallel_calls={own.num_parallel_calls} is more than "

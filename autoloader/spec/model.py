@@ -221,7 +221,7 @@ class DatasetSpec(Block):
 
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> DatasetSpec:
-        own: dict[str, Any] = {"vision": self.vision}
+        own: dict[str, Any] = {"vision": self.vision, "media": self.media}
         why, else_ = f"is for kind: {IMAGE_TEXT} alone", f"write kind: {IMAGE_TEXT}"
         if self.kind == IMAGE_TEXT:
             own = {"action": self.action, "state": self.state, "keep": self.keep,

@@ -89,7 +89,7 @@ class SearchSpace:
         if "cycle_length" in values:
             share = trial.suggest_float(CALLS_SHARE, 0.0, 1.0)
             values["num_parallel_calls"] = max(1, round(share * values["cycle_length"]))
-        return Knobs.build(values, base=self.start, fewer_calls=True)
+        return Knobs.build(values, base=self.start)
 
     def clamped(self, wanted: Mapping[str, int]) -> Knobs:
         """Values within the box, over the start."""
@@ -97,7 +97,7 @@ class SearchSpace:
             knob: min(max(value, self.ranges[knob].low), self.ranges[knob].high)
             for knob, value in wanted.items()
         }
-        return Knobs.build(inside, base=self.start, fewer_calls=True)
+        return Knobs.build(inside, base=self.start)
 
     def parameters(self, knobs: Knobs) -> dict[str, Any]:
         """The point whose ``suggest`` gives the searched knobs of ``knobs`` back."""

@@ -24,7 +24,7 @@ from autoloader.decode.frames import FrameDecoder
 from autoloader.host.threads import all_ended
 from autoloader.pipeline.graph.reader import PASSES
 from autoloader.samples.block import EmptyEpisode, ReaderStart, SampleBlock
-from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
+from autoloader.samples.draws import PURPOSE_SHARDS, fold, ordered
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.sampling.cursor import DatasetCursor
 
@@ -75,7 +75,7 @@ def test_one_shard_at_a_time_comes_in_the_keyed_order_of_its_pass(written: Writt
     orders = []
     for pass_ in range(4):
         found = [shard for shard, _ in places(episodes_of_pass(mixture, 0, pass_))]
-        wanted = order(fold(key, PURPOSE_SHARDS, pass_), 0, 4).tolist()
+        wanted = ordered(fold(key, PURPOSE_SHARDS, pass_), np.arange(4)).tolist()
         assert list(dict.fromkeys(found)) == wanted
         orders.append(tuple(wanted))
     assert len(set(orders)) > 1

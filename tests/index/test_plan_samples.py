@@ -76,7 +76,9 @@ def valid_samples(table: DatasetTable, pass_: int) -> list[tuple[int, int]]:
     for episode, steps in enumerate(table.steps.tolist()):
         place = int(table.slice_of[episode]), int(table.record_of[episode])
         key = draws.fold(table.key, draws.PURPOSE_ORDER, pass_, *place)
-        t = draws.order(key, *valid_range(table.sample, -(-steps // table.stride))).tolist()
+        t = draws.ordered(
+            key, np.arange(*valid_range(table.sample, -(-steps // table.stride)))
+        ).tolist()
         if table.kept is not None:
             left = set(table.kept.numbers(episode).tolist())
             t = [each for each in t if each in left]

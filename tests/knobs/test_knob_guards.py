@@ -123,7 +123,12 @@ def test_a_value_that_no_dataset_uses_is_not_what_gets_lowered():
 
 def test_more_parallel_calls_of_one_dataset_than_its_cycle_length_are_refused():
     with pytest.raises(KnobError, match="'a'"):
-        Knobs.build({"cycle_length": 4, "num_parallel_calls": 4, "a.cycle_length": 2})
+        Knobs.build({"cycle_length": 4, "a.num_parallel_calls": 4, "a.cycle_length": 2})
+
+
+def test_common_parallel_calls_follow_the_smaller_cycle_length_of_a_dataset():
+    knobs = Knobs.build({"cycle_length": 4, "num_parallel_calls": 4, "a.cycle_length": 2})
+    assert (knobs.num_parallel_calls, knobs.for_dataset("a").num_parallel_calls) == (4, 2)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from autoloader.pipeline.read import frame_reads
 from autoloader.pipeline.read.frame_reads import NowRead, Stretches, read_all
 from autoloader.process.observer import waited_for
 from autoloader.samples.block import EmptyEpisode, EpisodeStream, SampleBlock
-from autoloader.samples.draws import PURPOSE_SHARDS, fold, order
+from autoloader.samples.draws import PURPOSE_SHARDS, fold, ordered
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.telemetry.statistics import DatasetStatistics
 
@@ -47,7 +47,7 @@ def test_a_stream_that_is_late_is_told_with_the_shard_that_is_opened(late: Writt
         return Gated(real(dataset), gate) if dataset.name == "late" else real(dataset)
 
     dataset = mixture.datasets[0]
-    turns = order(fold(dataset.key, PURPOSE_SHARDS, 0), 0, SHARDS).tolist()
+    turns = ordered(fold(dataset.key, PURPOSE_SHARDS, 0), np.arange(SHARDS)).tolist()
     knobs = {"cycle_length": 1, "num_parallel_calls": 1, "min_ready_datasets": 2}
     with Running(mixture, knobs, source=source) as running:
 
