@@ -171,7 +171,8 @@ class DatasetFormat(ABC):
             dataset is read; (): it is read at its address.
         streamable: whether its records can be read as a stream, from anywhere; else they are read
             by index alone, from local disks.
-        numbered: whether its episodes have numbers, and its rows have times.
+        numbered: path of the feature that is an episode's number, where its episodes have numbers
+            and its rows have times; else "".
         still: whether each record is an episode of one step without an action (image–text).
     """
 
@@ -180,7 +181,7 @@ class DatasetFormat(ABC):
     read_first: ClassVar[tuple[str, ...]] = ()
     hub_folders: ClassVar[tuple[str, ...]] = ()
     streamable: ClassVar[bool] = True
-    numbered: ClassVar[bool] = False
+    numbered: ClassVar[str] = ""
     still: ClassVar[bool] = False
 
     name: str
@@ -311,11 +312,6 @@ class DatasetFormat(ABC):
         """The number of every episode, where ``numbered``; else none."""
         return ()
 
-    @property
-    def cameras_without_files(self) -> tuple[str, ...]:
-        """Cameras that the metadata lists, and of which no file is there."""
-        return ()
-
     @cached_property
     def _first_numbers(self) -> Mapping[tuple[str, str], int]:
         """(split, shard file) → number of its first episode; the split is "" over all files."""
@@ -337,10 +333,6 @@ class DatasetFormat(ABC):
         first = self._first_numbers["" if self.steps else piece.split, piece.path]
         return np.arange(first, first + piece.stop, dtype=np.int64)
 
-    def told_of(self, shard: str, record: int) -> Mapping[str, str]:
-        """Feature path → value of what the metadata says of a shard's record."""
-        return {}
-
     def with_episodes(self, numbers: Sequence[int]) -> DatasetFormat:
         """The dataset, whose splits have these episodes alone; asked where ``numbered``."""
         raise NotImplementedError(f"episodes {numbers} of a format without numbers")
@@ -355,16 +347,13 @@ class DatasetFormat(ABC):
         """Refuse, before anything is read, what would be amiss in every episode.
 
         Args:
-            slices: stretches of files of the split.
+            slices: stretches of files of the split; there are some where there are cameras.
             cameras: features that are shown.
             texts: features whose texts are taken.
 
         Raises:
             SourceError: the first or last file cannot be used, or texts are not told.
         """
-
-    def check_texts(self, texts: Iterable[Feature]) -> None:  # noqa: B027 most tell all
-        """Refuse features whose texts cannot be told. Raises SourceError."""
 
     def missing_videos(
         self, cameras: Collection[str] | None = None, slices: Sequence[ShardSlice] | None = None

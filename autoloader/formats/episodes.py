@@ -26,7 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,14 +92,9 @@ ARRAY_SECTIONS = (
 # -- the tables of a file -----------------------------------------------------------------------
 
 
-class PackedFrames(Protocol):
-    """Frames of an episode that lie packed in the shard file."""
-
-    def places(self, steps: Ints) -> tuple[dict[Section, Any], list[bytes]]:
-        """(values of ``FileTables.pictures``, the codec) of the frames of some steps.
-
-        Keys of frames count from the first chunk that is given with them.
-        """
+PackedFrames = Callable[[Ints], tuple[dict[Section, Any], list[bytes]]]
+"""Frames of an episode that lie packed in the shard file: some steps → (values of
+``FileTables.pictures``, the codec). Keys of frames count from the first chunk that is given."""
 
 
 @frozen
@@ -267,7 +262,7 @@ class FileTables:
         frames = one.frames(camera)
         if isinstance(frames, VideoFrames):
             return self._of_video(frames, number, steps)
-        found, codec = frames.places(steps)
+        found, codec = frames(steps)
         if Section.FRAME_KEYS in found:
             found[Section.FRAME_KEYS] = found[Section.FRAME_KEYS] + self._packets[number]
             self._packets[number] += len(found[Section.PACKET_OFFSETS])

@@ -207,10 +207,8 @@ class DatasetIndex:
     def bad_episodes(self) -> tuple[int, ...]:
         """Numbers of the quarantined episodes; none where episodes have no numbers."""
         directory, slices = self.dataset.directory, self.dataset.slices
-        if not directory.numbered:
-            return ()
-        told = (directory.told_of(slices[d.slice].path, d.record) for d in self.damaged)
-        return tuple(int(number) for one in told for number in one.values())
+        every = self.damaged if directory.numbered else ()
+        return tuple(int(directory.numbers_of(slices[d.slice])[d.record]) for d in every)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -231,16 +229,16 @@ class DatasetIndex:
 
 def _damaged(dataset: ResolvedDataset, number: int, shard: ShardIndex) -> Iterator[DamagedRecord]:
     """The quarantined records of a slice, except those that ``keep`` leaves out by number alone."""
-    piece, front = dataset.slices[number], shard.front
-    keep = dataset.keep
+    piece, front, directory = dataset.slices[number], shard.front, dataset.directory
+    keep = dataset.keep if directory.numbered else None
     if dataset.transform is not None and dataset.transform.spec is not None:
         keep = None  # the user's function may change what the rules look at
+    numbers = directory.numbers_of(piece) if keep else ()
     behind = front.damage.get(REST_OF_FILE, "the file has fewer records than its metadata says")
     for record in range(piece.start, piece.stop):
         if record < len(front.steps) and front.steps[record] >= 0:
             continue
-        told = dataset.directory.told_of(piece.path, record)
-        if keep is None or not told or not keep.excludes(told):
+        if keep is None or not keep.excludes({directory.numbered: str(numbers[record])}):
             yield DamagedRecord(number, record, front.damage.get(record, behind))
 
 

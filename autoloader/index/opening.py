@@ -24,7 +24,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from autoloader.errors import SourceError, SpecError
@@ -65,8 +65,6 @@ _SECOND_NS = 10**9
 
 logger = logging.getLogger(__name__)
 
-_unwritable: set[Path] = set()
-"""Folders about which the warning that indexes cannot be written there was logged."""
 
 Progress = Callable[[int, int], None]
 """Called with shard files indexed and shard files to index."""
@@ -327,16 +325,15 @@ class _ShardFile:
                     f"environment variable AUTOLOADER_CACHE_DIR to another folder{beside}",
                     dataset=self.dataset,
                 ) from error
-            first = place.parent not in _unwritable
-            _unwritable.add(place.parent)
-            logger.log(
-                logging.WARNING if first else logging.DEBUG,
-                "indexes cannot be kept in %s, and are built at every start: %s",
-                place.parent,
-                why,
-            )
+            _warn_unwritable(place.parent, str(why))
             return False
         return True
+
+
+@cache
+def _warn_unwritable(folder: Path, why: str) -> None:
+    """Warn once that indexes cannot be written to a folder."""
+    logger.warning("indexes cannot be kept in %s, and are built at every start: %s", folder, why)
 
 
 def _changed(path: str, dataset: str) -> SourceError:

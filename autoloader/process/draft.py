@@ -707,9 +707,11 @@ def fault_of(entry: Entry) -> AutoloaderError | None:
 def _proposed(directory: DatasetFormat, style: Style) -> Entry:
     """The entry of a dataset: known fields that fit its features, else proposed ones."""
     features, missing = dict(directory.features), {}
-    for camera in directory.cameras_without_files:
-        del features[camera]
-        missing[camera] = "info.json lists it, and none of its videos is there"
+    for camera in directory.cameras:
+        lost = directory.missing_videos([camera])
+        if lost is not None and lost.missing == lost.named:
+            del features[camera]
+            missing[camera] = "info.json lists it, and none of its videos is there"
     tried = [
         (name, known, propose(features, known[1]))
         for name in _names(directory)
@@ -728,7 +730,7 @@ def _proposed(directory: DatasetFormat, style: Style) -> Entry:
     language = values.pop("language", [])
     by_task = [path for path in language if features[path].encoding == TASKS]
     try:
-        directory.check_texts(features[path] for path in by_task)
+        directory.check_first((), (), (features[path] for path in by_task))
     except SourceError as error:
         language = [path for path in language if path not in by_task]
         missing["language"] = error.what.partition(": ")[2]

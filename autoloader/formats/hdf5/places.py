@@ -62,7 +62,7 @@ class ArrayFrames:
     key: Ints
     chunks: Ints
 
-    def places(self, steps: Ints) -> tuple[dict[Section, Any], list[bytes]]:
+    def __call__(self, steps: Ints) -> tuple[dict[Section, Any], list[bytes]]:
         """See ``episodes.PackedFrames``."""
         return {
             Section.FRAME_OFFSETS: self.offset[steps],

@@ -36,6 +36,7 @@ from autoloader.formats import files
 from autoloader.formats.dataset import DatasetFormat, MissingVideos, PlainReader, ShardSlice, broken
 from autoloader.formats.episodes import (
     GiveEpisode,
+    PackedFrames,
     StoredEpisode,
     StoredFormat,
     VideoFrames,
@@ -67,7 +68,6 @@ from autoloader.formats.records import write_example
 from autoloader.formats.tables import Section, SourceIdentity, Wanted
 from autoloader.formats.videos import PacketTable, first_frames_of, mapped, packets_of
 from autoloader.host.extras import needs
-from autoloader.host.frozen import frozen
 from autoloader.spec.model import Timestamps
 
 MOST_KEPT_PACKETS = 2**21
@@ -88,7 +88,7 @@ class LeRobotDirectory(StoredFormat):
     title: ClassVar[str] = "LeRobot"
     marker: ClassVar[str] = INFO_FILE
     hub_folders: ClassVar[tuple[str, ...]] = ("meta/", "data/", "videos/")
-    numbered: ClassVar[bool] = True
+    numbered: ClassVar[str] = EPISODE
     info: Mapping[str, Any] = field(kw_only=True, compare=False, repr=False)
     episodes: EpisodeList = field(kw_only=True, compare=False, repr=False)
     digest: bytes = field(kw_only=True, compare=False, repr=False)
@@ -178,17 +178,6 @@ class LeRobotDirectory(StoredFormat):
         """See ``DatasetFormat``."""
         return LeRobotReader(self, timestamps)
 
-    @cached_property
-    def cameras_without_files(self) -> tuple[str, ...]:
-        """See ``DatasetFormat``."""
-        videos = self.episodes.videos
-        return tuple(
-            one
-            for one in self.cameras
-            if self.features[one].encoding == VIDEO
-            and not any(map(os.path.exists, videos[one].paths))
-        )
-
     @property
     def episode_numbers(self) -> Sequence[int]:
         """See ``DatasetFormat``."""
@@ -198,10 +187,6 @@ class LeRobotDirectory(StoredFormat):
     def numbers_of(self, piece: ShardSlice) -> Ints:
         """See ``DatasetFormat``: as the metadata numbers them."""
         return self.episodes.index[self.episodes.data.rows_in(piece.path)[: piece.stop]]
-
-    def told_of(self, shard: str, record: int) -> Mapping[str, str]:
-        """See ``DatasetFormat``: the number of the episode."""
-        return {EPISODE: str(self.episodes.at(shard, record).index)}
 
     def with_episodes(self, numbers: Sequence[int]) -> DatasetFormat:
         """See ``DatasetFormat``."""
@@ -219,24 +204,16 @@ class LeRobotDirectory(StoredFormat):
         """See ``DatasetFormat``.
 
         Raises:
-            SourceError: as ``check_texts``; the first and the last video are pointers of Git LFS or
-                the like.
-        """
-        self.check_texts(texts)
-        ends = ((slices[0].path, slices[0].start), (slices[-1].path, slices[-1].stop - 1))
-        edges = [self.episodes.at(path, record) for path, record in ends]
-        for camera in cameras:
-            videos = [one.videos[camera][0] for one in edges if camera in one.videos]
-            files.refuse_stand_ins(videos, dataset=self.dataset)
-
-    def check_texts(self, texts: Iterable[Feature]) -> None:
-        """See ``DatasetFormat``.
-
-        Raises:
-            SourceError: texts of tasks are taken, and no list says what they are.
+            SourceError: texts of tasks are taken, and no list says what they are; or the first and
+                the last video are pointers of Git LFS or the like.
         """
         if any(feature.encoding == TASKS for feature in texts):
             _ = self.tasks  # read now: a list that is missing or broken is refused here
+        ends = [(one.path, k) for one in slices for k in (one.start, one.stop - 1)]
+        edges = [self.episodes.at(path, record) for path, record in ends[:1] + ends[-1:]]
+        for camera in cameras:
+            videos = [one.videos[camera][0] for one in edges if camera in one.videos]
+            files.refuse_stand_ins(videos, dataset=self.dataset)
 
     def missing_videos(
         self, cameras: Collection[str] | None = None, slices: Sequence[ShardSlice] | None = None
@@ -374,29 +351,23 @@ def _stored_picture(value: Mapping[str, Any]) -> NDArray[np.uint8]:
 # -- one Parquet file ---------------------------------------------------------------------------
 
 
-@frozen
-class PackedRows:
-    """Pictures of an episode in its Parquet file; an ``episodes.PackedFrames``.
+def _packed(table: PictureTable, first: int, steps: Ints) -> tuple[dict[Section, Any], list[bytes]]:
+    """Places of pictures in a Parquet file; an ``episodes.PackedFrames``.
 
-    Attributes:
+    Args:
         table: places of the pictures of all rows.
-        first: row of the first step.
+        first: row of the episode's first step.
+        steps: the steps whose pictures they are.
     """
-
-    table: PictureTable
-    first: int
-
-    def places(self, steps: Ints) -> tuple[dict[Section, Any], list[bytes]]:
-        """(values of ``PICTURE_SECTIONS``, the name of the codec) of the frames of some steps."""
-        table, shown = self.table, self.first + steps
-        return {
-            Section.FRAME_OFFSETS: table.offset[shown],
-            Section.FRAME_LENGTHS: table.length[shown],
-            Section.FRAME_CODECS: np.zeros(1, np.int64),
-            Section.UNPACKED_BYTES: table.unpacked[shown],
-            Section.PICTURE_STARTS: table.start[shown],
-            Section.PICTURE_BYTES: table.size[shown],
-        }, [table.codec.encode()]
+    shown = first + steps
+    return {
+        Section.FRAME_OFFSETS: table.offset[shown],
+        Section.FRAME_LENGTHS: table.length[shown],
+        Section.FRAME_CODECS: np.zeros(1, np.int64),
+        Section.UNPACKED_BYTES: table.unpacked[shown],
+        Section.PICTURE_STARTS: table.start[shown],
+        Section.PICTURE_BYTES: table.size[shown],
+    }, [table.codec.encode()]
 
 
 @dataclass
@@ -446,7 +417,7 @@ class EpisodesOfFile:
 
     def _frames(
         self, one: Episode, rows: slice, times_s: Any, camera: str
-    ) -> VideoFrames | PackedRows:
+    ) -> VideoFrames | PackedFrames:
         """Frames of an episode in rows of the Parquet file.
 
         Frames of videos are those nearest to ``times_s`` [T], unless it is ``None``.
@@ -465,7 +436,7 @@ class EpisodesOfFile:
             raise UnreadableError(
                 f"{camera}: row {lost[0]} of episode {one.index} has no picture in its Parquet file"
             )
-        return PackedRows(table, rows.start)
+        return partial(_packed, table, rows.start)
 
     def _read_pictures(self, camera: str) -> PictureTable:
         with naming(camera):
