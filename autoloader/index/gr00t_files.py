@@ -100,8 +100,7 @@ def statistics_files(spec: PipelineSpec, split: str) -> dict[str, Any]:
         index = open_dataset_index(dataset)
         columns: dict[str, _Numbers] = {}
         for path in dataset.numeric_features():
-            rows = [index.column(number, path) for number in range(index.episodes)]
-            columns[path] = _numbers(np.concatenate(rows))
+            columns[path] = _numbers(np.concatenate([*index.values("column", path)]))
         found[f"{dataset.name}/meta/stats.json"] = {
             path: _listed(one) for path, one in columns.items()
         }

@@ -410,7 +410,7 @@ class Knobs(BaseModel):
                 least = about.least(limits) if about.own or dataset is None else None
                 if least is not None and moves.of(dataset, knob) < least[0]:
                     moves.set(f"{own}{knob}", *least)
-        clamps = moves.clamps()
+        clamps = list(moves.clamps.values())
         return Knobs.build(moves.values) if clamps else self, clamps
 
     @staticmethod
@@ -418,19 +418,14 @@ class Knobs(BaseModel):
         """Σ cycle_length over datasets ≤ 4×cpus + datasets: lower the largest until it holds."""
         budget = 4 * limits.cpus + len(limits.shards)
         rule = f"the sum of cycle_length of {len(limits.shards)} datasets is at most {budget}"
+        owns = {name: f"{name}.cycle_length" for name in limits.shards}
+        keys = {name: own if own in moves.values else "cycle_length" for name, own in owns.items()}
         while True:
-            used: dict[str, int] = {}
-            total = 0
-            for name, shards in limits.shards.items():
-                own = f"{name}.cycle_length"
-                key = own if own in moves.values else "cycle_length"
-                cycle = min(moves.values[key], shards)
-                total += cycle
-                used[key] = max(used.get(key, 0), cycle)
-            if total <= budget:
+            used = {name: min(moves.values[keys[name]], n) for name, n in limits.shards.items()}
+            if sum(used.values()) <= budget:
                 return
-            largest = max(used, key=lambda key: used[key])
-            moves.lower(largest, used[largest] - 1, rule)
+            largest = max(used, key=lambda name: used[name])
+            moves.lower(keys[largest], used[largest] - 1, rule)
 
 
 KNOBS: Mapping[str, Knob] = {
@@ -515,11 +510,11 @@ def _not_allowed(key: object, value: object, why: str = "") -> KnobError:
 
 
 class _Moves:
-    """Knob values, by flat name, on their way to legal ones."""
+    """Knob values, by flat name, on their way to legal ones; ``clamps``: those that had to move."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.values = values
-        self._clamps: dict[str, Clamp] = {}
+        self.clamps: dict[str, Clamp] = {}
 
     def of(self, dataset: str | None, knob: str) -> int:
         """The value in force for a dataset, or the common one."""
@@ -528,19 +523,15 @@ class _Moves:
     def set(self, key: str, to: int, rule: str) -> None:
         """Move a value, because of ``rule``."""
         dataset, _, knob = key.rpartition(".")
-        known = self._clamps.get(key)
+        known = self.clamps.get(key)
         before = known.value if known else self.of(dataset, knob)
-        self._clamps[key] = Clamp(key, before, to, rule)
+        self.clamps[key] = Clamp(key, before, to, rule)
         self.values[key] = to
 
     def lower(self, key: str, to: int, rule: str) -> None:
         """Move a value down to ``to`` where it is above; one that is not set stays so."""
         if key in self.values and self.values[key] > to:
             self.set(key, to, rule)
-
-    def clamps(self) -> list[Clamp]:
-        """Knobs that had to move, the first one first."""
-        return list(self._clamps.values())
 
 
 @frozen

@@ -326,16 +326,10 @@ def rows_of_parquet(path: str) -> tuple[int, str]:
         OSError: it is not there.
         MissingExtraError: pyarrow is not installed.
     """
-    with needs("an image-text dataset", extra="lerobot"):
-        import pyarrow
-        from pyarrow import parquet, types
-    try:
-        with files.opened_regular(path) as source, parquet.ParquetFile(source) as file:
-            schema, rows = file.schema_arrow, file.metadata.num_rows
-    except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise UnreadableError(f"it is not a Parquet file: {error}"[:160]) from error
+    with _parquet(path) as file:
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+    from pyarrow import types
+
     if not set(_TEXTS) & set(schema.names):
         raise UnreadableError(f"it has none of the text columns {', '.join(_TEXTS)}")
     for name in {"image", "images"} & set(schema.names):
@@ -351,15 +345,17 @@ def rows_of_parquet(path: str) -> tuple[int, str]:
 
 @contextmanager
 def _parquet(path: str) -> Iterator[Any]:
-    """A Parquet file, open. Raises UnreadableError."""
-    import pyarrow
-    from pyarrow import parquet
-
+    """A Parquet file, open. Raises as ``rows_of_parquet``."""
+    with needs("an image-text dataset", extra="lerobot"):
+        import pyarrow
+        from pyarrow import parquet
     try:
         with files.opened_regular(path) as source, parquet.ParquetFile(source) as file:
             yield file
+    except FileNotFoundError:
+        raise
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise UnreadableError(f"its texts cannot be read: {error}"[:160]) from error
+        raise UnreadableError(f"it is not a Parquet file, or is damaged: {error}"[:160]) from error
 
 
 def names_pictures(path: str, column: str) -> NDArray[np.bool_]:
