@@ -730,7 +730,8 @@ def _proposed(directory: DatasetFormat, style: Style) -> Entry:
     language = values.pop("language", [])
     by_task = [path for path in language if features[path].encoding == TASKS]
     try:
-        directory.check_first((), (), (features[path] for path in by_task))
+        if by_task:
+            directory.check_first((), (), (features[path] for path in by_task))
     except SourceError as error:
         language = [path for path in language if path not in by_task]
         missing["language"] = error.what.partition(": ")[2]
