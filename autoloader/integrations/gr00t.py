@@ -165,12 +165,12 @@ class Gr00tLayout:
         """GR00T's names of a dataset's parts."""
         declared = self.spec.dataset(name)
         modality = Modality.read(declared.path or "", self._release, dataset=name)
-        keys = {path: key for key, path in modality.video.items()}
+        keys = {one.original_key: key for key, one in modality.video.items()}
         cameras = {
             camera: keys.get(choice.paths[0], camera) for camera, choice in declared.images.items()
         }
         said = declared.language.paths if declared.language else ()
-        of_text = [key for key, path in modality.annotation.items() if path in said]
+        of_text = [key for key, one in modality.annotation.items() if one.original_key in said]
         fields = {
             field: dict(named_columns(getattr(declared, field), modality, field, name))
             for field in ("state", "action")

@@ -68,7 +68,7 @@ def fields_of(directory: DatasetFormat, release: Release) -> Gr00tFields:
         for one in fields.values():  # differences are between columns of one number
             one.begin_with(relative)
     values: dict[str, Any] = {
-        "images": {camera_name(key): path for key, path in modality.video.items()},
+        "images": {camera_name(key): one.original_key for key, one in modality.video.items()},
         **{name: one.terms for name, one in fields.items()},
     }
     if language is not None:
@@ -195,7 +195,7 @@ def _refuse_poses(modality: Modality, directory: DatasetFormat, release: Release
 
 def _check(modality: Modality, directory: DatasetFormat) -> None:
     """Refuse names of features that the dataset does not have."""
-    named = {f"video.{key}": path for key, path in modality.video.items()}
+    named = {f"video.{key}": one.original_key or "" for key, one in modality.video.items()}
     for field in ("state", "action"):
         of = modality.columns(field).items()
         named |= {f"{field}.{key}": one.original_key or "" for key, one in of}
@@ -213,7 +213,8 @@ def _language(modality: Modality, directory: DatasetFormat) -> tuple[Any, list[s
     """(the instruction as a spec writes it or ``None``, remarks on other annotations)."""
     usable: dict[str, Any] = {}
     left = []
-    for key, path in modality.annotation.items():
+    for key, one in modality.annotation.items():
+        path = one.original_key or ""
         feature = directory.features.get(path)
         if feature is None:
             left.append(f"annotation.{key} ({path} is no feature)")

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -84,15 +83,7 @@ class _Named(BaseModel):
     original_key: str | None = None
 
 
-class _Document(BaseModel):
-    state: Mapping[str, Columns]
-    action: Mapping[str, Columns]
-    video: Mapping[str, _Named]
-    annotation: Mapping[str, _Named] = {}
-
-
-@dataclass(frozen=True)
-class Modality:
+class Modality(BaseModel):
     """A ``modality.json`` with every default filled in.
 
     Attributes:
@@ -103,8 +94,8 @@ class Modality:
 
     state: Mapping[str, Columns]
     action: Mapping[str, Columns]
-    video: Mapping[str, str]
-    annotation: Mapping[str, str]
+    video: Mapping[str, _Named]
+    annotation: Mapping[str, _Named] = {}
 
     def columns(self, field: str) -> Mapping[str, Columns]:
         """``state`` or ``action``."""
@@ -134,24 +125,19 @@ class Modality:
             )
         raw = read_json(path, dataset=dataset)
         try:
-            found = _Document.model_validate(raw)
+            found = cls.model_validate(raw)
         except ValidationError as error:
             what, remedy, _ = complaint(error, raw)
             raise broken(path, what, dataset=dataset, remedy=remedy) from error
         prefix = "" if release == "n1.5" else "observation.images."
-
-        def own(columns: Mapping[str, Columns], default: str) -> dict[str, Columns]:
-            return {
-                key: one.model_copy(update={"original_key": one.original_key or default})
-                for key, one in columns.items()
-            }
-
-        return cls(
-            own(found.state, "observation.state"),
-            own(found.action, "action"),
-            {key: one.original_key or prefix + key for key, one in found.video.items()},
-            {key: _text(key, one.original_key) for key, one in found.annotation.items()},
-        )
+        for field, default in (("state", "observation.state"), ("action", "action")):
+            for one in found.columns(field).values():
+                one.original_key = one.original_key or default
+        for key, camera in found.video.items():
+            camera.original_key = camera.original_key or prefix + key
+        for key, words in found.annotation.items():
+            words.original_key = _text(key, words.original_key)
+        return found
 
 
 def _text(key: str, original: str | None) -> str:
