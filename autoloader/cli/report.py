@@ -607,10 +607,7 @@ def _timeline(run: Run, end_s: float, letter: str) -> Timeline:
     for stretch, after in run.stretches(lambda moment: moment.phase == "parked"):
         end_at_s = run.own.last.at_s if after is None else after.at_s
         shades.append((stretch[0].at_s - run.begin_s, end_at_s - run.begin_s, "parked"))
-    moves = list(enumerate(run.own.moves, start=1))
-    if len(moves) > MOST_MARKS:  # readers look for the reflex's moves
-        reflex = [one for one in moves if one[1].by == "reflex"]
-        moves = sorted({one[0]: one for one in (reflex + moves)[:MOST_MARKS]}.values())
+    moves = list(enumerate(run.own.moves, start=1))[-MOST_MARKS:]
     marks = tuple(
         Mark(
             max(0.0, move.at_s - run.begin_s),

@@ -19,7 +19,7 @@ import typer
 from autoloader.cli.output import answered, emit, emit_document, emit_table, note, progress_bar
 from autoloader.controller import profiles
 from autoloader.controller.profile import HostFacts, diff, host_facts
-from autoloader.errors import ProfileError
+from autoloader.errors import ProfileError, shortened
 from autoloader.host.machine import usable_processors
 from autoloader.host.units import format_bytes
 from autoloader.spec.knobs import used_knobs
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 ENOUGH_WARMUP = 8
 ENOUGH_BATCHES = 160
+_CELL_CHARACTERS = 48
 _BUSY_RATIO = 0.1
 """Part of the processors from which on other processes change a measurement."""
-_CELL_CHARACTERS = 48
 _LISTED = ("name", "default", "origin", "source", "for", "mixture")
 
 
@@ -227,23 +227,18 @@ def show_diff(first: str, second: str | None) -> None:
     if answered({"name": found.name, "differences": differences, "clamped_here": clamps}):
         return
     if changes:
-        _show_changes((base.profile.name, found.name), changes)
+        rows = ((name, *map(_cell, values)) for name, *values in changes)
+        emit_table(("field", base.profile.name, found.name), rows)
     for line in clamps:
         note(line)
     if not changes:
         note("no field differs")
 
 
-def _show_changes(titles: tuple[str, str], changes: list[tuple[str, Any, Any]]) -> None:
-    """A table of fields with two values each, long text cut."""
-
-    def cell(value: Any) -> str:
-        text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        shown = "-" if value is None else text
-        return shown if len(shown) <= _CELL_CHARACTERS else shown[: _CELL_CHARACTERS - 1] + "…"
-
-    rows = ((name, cell(before), cell(after)) for name, before, after in changes)
-    emit_table(("field", *titles), rows)
+def _cell(value: Any) -> str:
+    """A value of a field for people, long text cut."""
+    text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return "-" if value is None else shortened(text, _CELL_CHARACTERS)
 
 
 def _row(name: str, path: Path, default: profiles.ResolvedProfile) -> dict[str, Any]:
