@@ -457,7 +457,7 @@ def _ask(question: str, *arguments: Any) -> Any:
             answer = tensorflow_process.process.ask(
                 ("files", question, arguments), about=str(arguments[0])
             )
-        except tensorflow_process.ProcessEndedError as error:
+        except EOFError as error:
             raise faults.UnreachableError(5, str(error), arguments[0]) from error
     if isinstance(answer, OSError):
         raise answer

@@ -32,10 +32,6 @@ _END_S = 2.0
 logger = logging.getLogger(__name__)
 
 
-class ProcessEndedError(Exception):
-    """The process that runs TensorFlow ended before it answered. Internal: a reason."""
-
-
 class TensorFlowProcess:
     """Answers questions; any thread may ask."""
 
@@ -55,7 +51,7 @@ class TensorFlowProcess:
             about: path or name that a long wait is logged with.
 
         Raises:
-            ProcessEndedError: the process ended before it answered.
+            EOFError: the process ended before it answered.
             MissingExtraError: there is no TensorFlow.
         """
         with self._lock:
@@ -71,7 +67,7 @@ class TensorFlowProcess:
                 return receive(self._answers)
             except (OSError, EOFError) as error:
                 self._end()
-                raise ProcessEndedError("the process that runs TensorFlow ended") from error
+                raise EOFError("the process that runs TensorFlow ended") from error
             except BaseException:
                 self._end()  # its answer would be taken for that to the next question
                 raise

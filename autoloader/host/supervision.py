@@ -459,10 +459,10 @@ class Supervisor:
         )
         self.watch = ProcessWatch(self.what, self.process.pid)
 
-    def adopt(self, pid: int) -> None:
-        """Watch a process that somebody else has started; 0: one that is not known yet."""
+    def adopt(self) -> None:
+        """Watch a process that somebody else has started, once ``watch`` is told its number."""
         self.process = None
-        self.watch = ProcessWatch(self.what, pid)
+        self.watch = ProcessWatch(self.what, 0)
 
     def progress(self) -> None:
         """The process delivered a batch: earlier restarts no longer count, but for late crashes."""

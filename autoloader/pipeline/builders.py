@@ -531,6 +531,7 @@ class Helpers(BuilderProcess):
 
 
 _PACKAGES = {
+    "autoloader": "autoloader-rlds",
     "numpy": "numpy",
     "OpenCV": "opencv-python-headless",
     "simplejpeg": "simplejpeg",
@@ -561,9 +562,8 @@ def identity_of(
 
 def packages() -> dict[str, str]:
     """Field → value, of what is installed on this host."""
-    installed = versions(("autoloader-rlds", *_PACKAGES.values()))
+    installed = versions(_PACKAGES.values())
     return {
-        "autoloader": installed.get("autoloader-rlds", "not installed"),
         "code": _code_digest(),
         "python": platform.python_version(),
         **{name: installed.get(one, "not installed") for name, one in _PACKAGES.items()},

@@ -354,10 +354,8 @@ class ThreadChild(Child):
         self._thread.start()
 
     def _serve(self) -> None:
-        try:
-            self.service.serve()
-        finally:
-            self.service.close()
+        with contextlib.closing(self.service) as service:
+            service.serve()
 
     def held_bytes(self) -> int:
         """Bytes that this process holds, without frames, beyond those when this was made."""

@@ -91,7 +91,7 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
         WorkerError: the process that has the socket does not answer, or is no loader.
         UsageError: another rank holds the lock for too long.
     """
-    supervisor.adopt(0)
+    supervisor.adopt()
     watch = supervisor.watch
     while True:
         name, listener, connection = _agreed_socket(neighbours)

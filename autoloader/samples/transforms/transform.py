@@ -496,7 +496,7 @@ def ask_elsewhere(question: object) -> Any:
     """
     try:
         return tensorflow_process.process.ask(question)
-    except tensorflow_process.ProcessEndedError as error:
+    except EOFError as error:
         raise FunctionFailedError("the process that runs TensorFlow transforms ended") from error
 
 
