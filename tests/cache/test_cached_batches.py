@@ -4,13 +4,23 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rlds_files import Written, once, write_steps
+from rlds_files import (
+    PLAIN,
+    Written,
+    episode,
+    image,
+    jpeg,
+    once,
+    write_dataset,
+    write_steps,
+)
 from streams import Playing, dataset_of, mixture_of, spec_of
 
 from autoloader import AutoLoader
@@ -128,6 +138,26 @@ def test_next_uses_are_planned_only_where_frames_may_be_evicted(
         assert_same(batch, cached.batch())
     assert planned
     assert 0 < counts(cached).held_bytes <= 40 * FRAME
+
+
+def test_each_camera_that_one_is_drawn_from_counts_among_all_frames(
+    tmp_path: Path, play: Play, monkeypatch: pytest.MonkeyPatch
+):
+    views = ["observation/image", "observation/side"]
+    records = [
+        [episode(k, 10, **{views[1]: [jpeg(90 + k, t) for t in range(10)]})] for k in range(4)
+    ]
+    written = write_dataset(tmp_path, records, features={**PLAIN, views[1]: image()})
+    mixed = mixture_of(dataset_of(written, images={"primary": {"any_of": views}}),
+                       cameras={"primary": {"size": [24, 32]}})  # fmt: skip
+    planned, after = [], NextUse.after
+    monkeypatch.setattr(NextUse, "after", lambda *given: planned.append(1) or after(*given))
+    whole = play(mixed, cache_bytes=80 * FRAME)
+    whole.batches(3)
+    assert not planned
+    whole.close()
+    play(mixed, cache_bytes=79 * FRAME).batches(3)
+    assert planned
 
 
 @settings(max_examples=5)

@@ -85,8 +85,12 @@ class OpenMixture:
                     len(mixture.datasets),
                     made=_made(mixture, self.indexes),
                 )
-                steps = sum(int(index.steps.sum(dtype=np.int64)) for index in self.indexes)
-                self.frames_bytes = steps * sum(mixture.layout.frame_bytes.values())
+                sizes = mixture.layout.frame_bytes
+                self.frames_bytes = sum(
+                    int(index.steps.sum(dtype=np.int64)) * len(choices) * sizes[camera]
+                    for dataset, index in zip(mixture.datasets, self.indexes, strict=True)
+                    for camera, choices in dataset.cameras.items()
+                )
                 if order.locality is not None:
                     self.blocks = Blocks(mixture, order, self.plan, self.planner(mixture))
                     self.blocks.now = NowRead(self.first)
