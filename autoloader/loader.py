@@ -371,10 +371,21 @@ class AutoLoader:
         return self._iterate()
 
     def _iterate(
-        self, change: Callable[[Batch], Any] | None = None, *, after_end: bool = False
+        self, change: Callable[[Batch], Any] | None = None, *, even: bool = False
     ) -> Iteration:
-        """An iteration with a function of the user's; see ``delivery.Iteration``."""
-        return Iteration(self.awaited, change, after_end=after_end)
+        """An iteration with a function of the user's; ``even``: as ``_even`` counts."""
+        left = (lambda: self._even and self._even[1]) if even else None
+        return Iteration(self.awaited, change, left=left)
+
+    @property
+    def _even(self) -> tuple[int, int] | None:
+        """Batches of each epoch of a trainer that counts them once, and those left of this one."""
+        self.owner.check()
+        return self._progress.even
+
+    @property
+    def _even_length(self) -> int:
+        return len(self) if (even := self._even) is None else even[0]
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(

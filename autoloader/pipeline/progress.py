@@ -78,6 +78,23 @@ class DeliveryProgress:
         due = self._due
         return None if due is None else self._steps.left(due)
 
+    @property
+    def even(self) -> tuple[int, int] | None:
+        """Steps of each epoch of a trainer that counts them once, and those left of this epoch.
+
+        With ``drop_last`` an epoch has a step more where enough was carried into it. A trainer
+        counts steps once: its epochs all have as many as the first, and each goes on where the
+        last one ended. ``None``: epochs are endless.
+        """
+        samples, due = self._order.epoch_samples, self._due
+        if samples is None or due is None:
+            return None
+        length = max(1, self._steps.left(samples))
+        if self._steps.drop_last:
+            whole = length * self._steps.full
+            due = whole - self.position % whole
+        return length, self._steps.left(due) or length
+
     def next_epoch(self) -> None:
         """The epoch is over; what it could not deal is carried into the next one."""
         self.in_epoch = -(self._due or 0)

@@ -107,8 +107,8 @@ class Iteration(Iterator[Any]):
     Args:
         awaited: waits for the first batch in hand behind a number; see ``AutoLoader.awaited``.
         change: makes of a batch what the loop wants; where it raises, the batch stays in hand.
-        after_end: whether an epoch that was left behind its last batch is over, so that this
-            iteration is of the next one.
+        left: gives, once, the number of batches of this iteration, which leads over ends of epochs
+            on its way; where it gives ``None``, and without it, the end of the epoch ends it.
     """
 
     def __init__(
@@ -116,12 +116,12 @@ class Iteration(Iterator[Any]):
         awaited: Callable[[int], InHand],
         change: Callable[[Batch], Any] | None = None,
         *,
-        after_end: bool = False,
+        left: Callable[[], int | None] | None = None,
     ) -> None:
         self._awaited = awaited
         self._change = change
-        self._crosses = after_end
-        self._crosses_always = False
+        self._count = left
+        self._crosses = False
         self._holds = False
         self._left: int | None = None
         self._after = -1
@@ -137,11 +137,9 @@ class Iteration(Iterator[Any]):
             try:
                 if one.ends:
                     self._left = left if self._crosses else 0
-                    self._crosses = self._crosses_always
                     del one.batch
                     continue
                 self._left = None if left is None else left - 1
-                self._crosses = self._crosses_always
                 if self._holds:
                     self._after = one.number
                     one.shown = True
@@ -157,6 +155,9 @@ class Iteration(Iterator[Any]):
 
     def _begin(self) -> None:
         """Called before every batch."""
+        if self._count is not None:
+            self._left, self._count = self._count(), None
+            self._crosses = self._left is not None
 
     def _next(self, after: int) -> InHand:
         return self._awaited(after)

@@ -333,10 +333,11 @@ class Resumable(Protocol):
     """Methods of an ``AutoLoader`` that are needed here."""
 
     def _iterate(
-        self, change: Callable[[Batch], Any] | None = None, *, after_end: bool = False
+        self, change: Callable[[Batch], Any] | None = None, *, even: bool = False
     ) -> Iterator[Any]: ...
 
-    def __len__(self) -> int: ...
+    @property
+    def _even_length(self) -> int: ...
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -344,19 +345,19 @@ class Resumable(Protocol):
 
 
 class _Batches(IterableDataset[Batch]):
-    """A loader's batches as items; its length is the epoch's, in batches.
+    """A loader's batches as items; its length is every epoch's, in batches.
 
-    A trainer that counts to the length leaves the epoch behind its last batch, not ended.
+    Trainers ask for the length once, and leave each epoch behind so many batches.
     """
 
     def __init__(self, loader: Resumable) -> None:
         self._loader = loader
 
     def __iter__(self) -> Iterator[Batch]:
-        return self._loader._iterate(after_end=True)  # noqa: SLF001 of the package
+        return self._loader._iterate(even=True)  # noqa: SLF001 of the package
 
     def __len__(self) -> int:
-        return len(self._loader)
+        return self._loader._even_length  # noqa: SLF001 of the package
 
 
 class LoaderAsDataLoader(DataLoader[Any]):
@@ -382,7 +383,7 @@ class LoaderAsDataLoader(DataLoader[Any]):
 
         torch's would have a batch in hand that a raising signal handler loses.
         """
-        return self._loader._iterate(self._change, after_end=True)  # noqa: SLF001
+        return self._loader._iterate(self._change, even=True)  # noqa: SLF001
 
     def state_dict(self) -> dict[str, Any]:
         """Position of the loader, to the sample."""

@@ -162,6 +162,28 @@ def test_a_checkpoint_resumes_with_the_next_batch_and_the_same_losses(
     assert resumed.losses == whole.losses[step:]
 
 
+@pytest.mark.parametrize("size", [3, 6])
+def test_a_resumed_fit_has_the_epochs_and_validations_of_an_undisturbed_one(
+    mix: PipelineSpec, tmp_path: Path, size: int
+):
+    """Forty samples in threes: the loader's third epoch has a batch more, those before left one."""
+
+    class Told(Tiny):
+        def on_validation_epoch_end(self) -> None:
+            self.epochs.append(-1)
+
+    def run(model: Tiny, size: int, **own: Any) -> list[int]:
+        flags = {"max_epochs": 6, "num_sanity_val_steps": 0}
+        saver = SaveAt(tmp_path / "at.ckpt", 30)
+        trainer(callbacks=[saver], **flags).fit(model, datamodule=data(mix, batch_size=size), **own)
+        return model.epochs
+
+    whole, resumed = run(Told(), 3), run(Told(), size, ckpt_path=str(tmp_path / "at.ckpt"))
+    assert whole == [told for epoch in range(6) for told in [epoch] * 13 + [-1]]
+    left = whole[32:] if size == 3 else [t for e in range(2, 6) for t in [e] * 6 + [-1]][3:]
+    assert resumed == left
+
+
 def test_a_state_of_another_version_is_refused(mix: PipelineSpec):
     with pytest.raises(UsageError, match="schema_version 9"):
         data(mix).load_state_dict({"schema_version": 9, "train": None})

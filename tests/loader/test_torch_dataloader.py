@@ -63,3 +63,25 @@ def test_a_trainer_that_counts_to_the_length_gets_the_next_epoch_then(spec: Pipe
             found.append(places(next(batches) for _ in range(len(wrapped))))
             del batches
         assert found == plain
+
+
+def test_every_epoch_of_a_trainer_has_the_length_that_it_asked_for_once(spec: PipelineSpec):
+    """With batches of three an epoch of the loader leaves some samples to the next one."""
+    spec = spec.with_batch_size(3)
+    with AutoLoader(spec, **HELD) as loader:
+        plain = [batch for _ in range(6) for batch in places(loader)]
+    with AutoLoader(spec, **HELD) as loader:
+        wrapped = loader.as_torch_dataloader()
+        length = len(wrapped)
+        found = [places(wrapped) for _ in range(4)]
+        batches = iter(wrapped)
+        found[-1] += [next(batches)["provenance"].tolist() for _ in range(2)]
+        state = wrapped.state_dict()
+    with AutoLoader(spec, **HELD) as loader:
+        wrapped = loader.as_torch_dataloader()
+        wrapped.load_state_dict(state)
+        assert len(wrapped) == length
+        found += [places(wrapped)]
+    assert len(set(map(len, [plain[:length], *found[:3]]))) == 1
+    assert (len(found[3]), len(found[4])) == (length + 2, length - 2)
+    assert [batch for epoch in found for batch in epoch] == plain[: 5 * length]

@@ -230,7 +230,24 @@ class AutoLoaderDataModule(LightningDataModule):
                     raise
                 self._resume = None
             self._train = train
+        if self._train.resumed:
+            self._count_anew(self._train.loader)
         return self._train
+
+    def _count_anew(self, loader: AutoLoader) -> None:
+        """Have Lightning count what it has had of this epoch in batches and ranks of today.
+
+        It restores a number of batches, which may have been of another size.
+        """
+        trainer, even = self.trainer, loader._even  # noqa: SLF001 of the package
+        if trainer is None or even is None or getattr(trainer, "overfit_batches", 0) > 0:
+            return
+        had = trainer.fit_loop.epoch_loop.batch_progress.current
+        limit = trainer.limit_train_batches
+        if had.ready and isinstance(limit, float) and limit == 1:  # its epochs are the loader's
+            more = even[0] - even[1] % even[0] - had.ready
+            for name in ("ready", "started", "processed", "completed"):
+                setattr(had, name, getattr(had, name) + more)
 
     def val_dataloader(self) -> ValidationStream | list[ValidationStream]:
         """The validation stream; an empty list where the spec has no split ``val``.

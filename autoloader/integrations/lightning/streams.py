@@ -83,12 +83,12 @@ class _Stream:
         self._beginning = self.loader.state_dict()
 
     def __len__(self) -> int:
-        """Batches of the loader's current epoch; the last one of a validation may be smaller.
+        """Batches of every epoch; the last one of a validation may be smaller.
 
         Raises:
             TypeError: the stream is endless and has no length.
         """
-        return len(self.loader)
+        return self.loader._even_length  # noqa: SLF001 of the package
 
     def begin(self) -> Consumer:
         """Begin an iteration; the consumer that iterates."""
@@ -216,7 +216,7 @@ class _Training(_Cut):
             left, endless = None, True
         self._left = left
         # One that counts, or is given a whole epoch's number, is led over the loader's own ends.
-        self._crosses = self._crosses_always = endless or left is not None
+        self._crosses = endless or left is not None
 
 
 class _Validation(_Cut):
