@@ -32,6 +32,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -76,13 +77,16 @@ class _Keeper:
         self.owner = os.getpid()
         self._one_by_one = threading.Lock()
         self._link, theirs = socket.socketpair()
+        # The kernel ends forks with the thread that starts it: with one that stays.
+        self._starts = ThreadPoolExecutor(1)
         with theirs:
-            self.process = subprocess.Popen(
+            self.process = self._starts.submit(
+                subprocess.Popen,
                 [sys.executable, __file__, str(theirs.fileno()), "." * _LINE_BYTES, *also],
                 pass_fds=[theirs.fileno()],
                 env=environment,
                 cwd="/",
-            )
+            ).result()
 
     def fork(
         self,

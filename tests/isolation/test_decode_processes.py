@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from streams import endless, rows, until
+from warm_child import keepers
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import PipelineError, WorkerError
@@ -39,12 +40,17 @@ def expected(small_spec: PipelineSpec) -> list[Row]:
         return rows(endless(loader), 80)
 
 
+def children() -> set[int]:
+    """Process ids of this process's children, without those that keep imports for tests."""
+    return {one.pid for one in psutil.Process().children()} - keepers()
+
+
 def test_processes_come_and_go_without_a_change_of_the_order(
     small_spec: PipelineSpec, expected: list[Row]
 ):
     drawn = random.Random(2)
     got: list[Row] = []
-    before = set(psutil.Process().children())
+    before = children()
     with opened(small_spec) as loader:
         batches = endless(loader)
         for processes in (2, 1, 2):
@@ -55,9 +61,9 @@ def test_processes_come_and_go_without_a_change_of_the_order(
                 ring_slots=drawn.randint(4, 9),
             )
             got += rows(batches, 25)
-        assert len(set(psutil.Process().children()) - before) == 2
+        assert len(children() - before) == 2
     assert got == expected[: len(got)]
-    assert set(psutil.Process().children()) <= before
+    assert children() <= before
 
 
 def test_a_process_killed_over_and_over_costs_no_sample(
@@ -96,10 +102,41 @@ def test_a_process_that_is_late_holds_up_no_other(
     assert got == expected[: len(got)]
 
 
+@pytest.fixture
+def sockets_stay(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sockets of decode processes stay open behind their end, as where a fork has them too."""
+    start, kept = Supervisor.start, list[int]()
+
+    def keeps(self: Supervisor, descriptors: dict[str, int], *given: Any, **how: Any) -> None:
+        kept.append(os.dup(descriptors["socket"]))
+        start(self, descriptors, *given, **how)
+
+    monkeypatch.setattr(Supervisor, "start", keeps)
+    yield
+    for descriptor in kept:
+        os.close(descriptor)
+
+
+def test_a_process_that_ends_is_replaced_though_a_fork_of_it_has_its_socket(
+    small_spec: PipelineSpec,
+    expected: list[Row],
+    sockets_stay: None,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(LIMITS_S, Kind.UNKNOWN, math.inf)  # type: ignore[attr-defined]
+    with opened(small_spec, decode_processes=2, read_ahead=1) as loader:
+        batches = endless(loader)
+        got = rows(batches, 5)
+        os.kill(loader.statistics().worker_pids[-1], signal.SIGKILL)
+        got += rows(batches, 30)
+    assert got == expected[: len(got)]
+
+
 def test_a_process_that_stops_before_it_has_read_its_answer_is_replaced(
     small_spec: PipelineSpec,
     expected: list[Row],
     stopped_is_found_soon: None,
+    sockets_stay: None,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
@@ -108,12 +145,6 @@ def test_a_process_that_stops_before_it_has_read_its_answer_is_replaced(
     Its socket stays open behind the kill, as where a dead disk keeps the process in the kernel.
     """
     take, stopped = RemoteBuilder.take, list[int]()
-    start, kept = Supervisor.start, list[int]()
-
-    def keeps(self: Supervisor, descriptors: dict[str, int], *given: Any, **how: Any) -> None:
-        if "socket" in descriptors:
-            kept.append(os.dup(descriptors["socket"]))
-        start(self, descriptors, *given, **how)
 
     def stops(self: RemoteBuilder, message: Any) -> None:
         if isinstance(message, AskFrames) and message.number == 3 and not stopped:
@@ -126,11 +157,8 @@ def test_a_process_that_stops_before_it_has_read_its_answer_is_replaced(
         take(self, message)
 
     monkeypatch.setattr(RemoteBuilder, "take", stops)
-    monkeypatch.setattr(Supervisor, "start", keeps)
     with opened(small_spec, decode_processes=2, cache_bytes=32 << 20) as loader:
         got = rows(endless(loader), 60)
-    for descriptor in kept:
-        os.close(descriptor)
     assert got == expected[: len(got)]
     assert stopped
     told = [one.getMessage() for one in caplog.records if "is started again" in one.getMessage()]
