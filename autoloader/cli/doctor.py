@@ -54,10 +54,9 @@ SLOW_READ_S = 4e-3
 _KILLED = re.compile(
     r"(?:^\d+,\d+,(?P<us>\d+),[^;\n]*;)?"
     r"(?P<where>Memory cgroup out of memory|Out of memory)[^\n]*?Kill(?:ed)? process (?P<pid>\d+) "
-    r"\((?P<name>[^)\n]*)\)(?:[^\n]*?anon-rss:(?P<kib>\d+)kB)?(?:[^\n]*?UID:(?P<uid>\d+))?",
+    r"\((?P<name>[^)\n]*)\)(?:[^\n]*?anon-rss:(?P<kib>\d+)kB)?",
     re.MULTILINE,
 )
-_PYTHON = re.compile(r"python|autoloader|pt_data|\.py$")
 _MOST_KILLS = 5
 _LIBRARY_MISSING = (
     "NVMLError_LibraryNotFound",
@@ -203,19 +202,14 @@ def kills(machine: Machine) -> Iterator[Seen]:
         + (", in its cgroup)" if kill["where"].startswith("Memory") else ")")
         for kill in found[-_MOST_KILLS:]
     ]
-    python = sum(
-        bool(_PYTHON.search(kill["name"])) and kill["uid"] in (None, str(os.getuid()))
-        for kill in found
-    )
     ago = ""
     with contextlib.suppress(OSError, ValueError, TypeError):  # a record without a time
         up_s = float((machine.proc / "uptime").read_text().split()[0])
         since_s = up_s - int(found[-1]["us"]) / 1e6
         ago = f", the last {format_seconds(since_s)} ago" if since_s >= 0 else ""
     yield Finding(
-        f"the kernel killed {_processes(len(found))} for memory since the log began{ago}; {python} "
-        f"of them {'was' if python == 1 else 'were'} your Python, by name and user; the last: "
-        + ", ".join(reversed(last)),
+        f"the kernel killed {_processes(len(found))} for memory since the log began{ago}; "
+        f"the last: {', '.join(reversed(last))}",
         "give the run a --ram-floor that the others on this machine need, and see what each "
         "process holds",
     )

@@ -44,10 +44,7 @@ class State(_Told):
 
     WARMUP = "WARMUP", "too few batches yet for a judgement; nothing moves"
     GROW = "GROW", "training waits for data: one change at a time, each verified"
-    HOLD = (
-        "HOLD",
-        "training does not wait, or nothing known would help; gives back what is too much",
-    )
+    HOLD = "HOLD", "training does not wait, or nothing would help; gives back what is too much"
     SHRINK = "SHRINK", "memory is close to the floor: buffers are halved until it is not"
     EMERGENCY = "EMERGENCY", "memory is below the floor: minimum knobs"
     PARKED = "PARKED", "the consumer is silent, or another loader is in use; nothing moves"
@@ -62,10 +59,7 @@ class Event(_Told):
     SILENT = "SILENT", "no batch taken or wanted for long, or another loader is in use"
     WARMING = "WARMING", "fewer than 8 batches so far"
     BLIND = "BLIND", "headroom, rate or waits are unknown or stale"
-    SATISFIED = (
-        "SATISFIED",
-        "wait_ratio below 1 % (2 % to leave HOLD), or the GPU is the bottleneck",
-    )
+    SATISFIED = "SATISFIED", "wait_ratio below 1 % (2 % to leave HOLD), or the GPU limits the run"
     HUNGRY = "HUNGRY", "training waits for data"
 
 
