@@ -9,11 +9,10 @@ import contextlib
 import itertools
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from autoloader.cli.output import note
 from autoloader.errors import UsageError
@@ -65,14 +64,9 @@ class Run:
     ranks: tuple[run_record.PipelineRecord, ...] = field(default=())
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """Facts of the start, by name."""
-        return self.own.facts
-
-    @property
     def replays(self) -> bool:
         """True if one batch was handed out again and again: the trainer alone."""
-        return bool(self.facts.get("replay_one_batch"))
+        return bool(self.own.facts.get("replay_one_batch"))
 
     @cached_property
     def state(self) -> str:
@@ -107,7 +101,7 @@ class Run:
     @cached_property
     def samples_per_s(self) -> float | None:
         """Mean samples/s that training took, pauses for validation left out."""
-        batch = self.facts.get("batch_size")
+        batch = self.own.facts.get("batch_size")
         seconds = batches = 0.0
         for before, now in self._pairs():
             if before.phase == now.phase == "running":
@@ -320,6 +314,6 @@ def last_run(spec: PipelineSpec) -> Run | None:
             if not file.name.startswith("train-") or wanted["spec_digest"] not in next(lines, ""):
                 continue  # the first line is that of the start
             run = read_run(file)
-            if wanted.items() <= run.facts.items() and run.samples_per_s and not run.replays:
+            if wanted.items() <= run.own.facts.items() and run.samples_per_s and not run.replays:
                 return run
     return None

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from autoloader.tune.offline import TuneOptions
     from autoloader.tune.trial import TrialProgress
 
-ENOUGH_WARMUP = 8
-ENOUGH_BATCHES = 160
 _CELL_CHARACTERS = 48
 _BUSY_RATIO = 0.1
 """Part of the processors from which on other processes change a measurement."""
@@ -60,7 +58,7 @@ def show_measurement(
             ``None``: a person has called.
     """
     from autoloader.loader import AutoLoader
-    from autoloader.tune.measurement import measure
+    from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP, measure
     from autoloader.tune.trial import progress_to
 
     loader = partial(AutoLoader, spec, output="numpy", **given)
@@ -83,10 +81,10 @@ def show_measurement(
             emit(f"{label:<6} {told}")
         emit("")
         _show_figures(found, step_time_s)
-        if warmup < ENOUGH_WARMUP or batches < ENOUGH_BATCHES:
+        if warmup < LEAST_WARMUP or batches < LEAST_BATCHES:
             note(
                 f"{warmup} + {batches} batches say little; figures need a warm-up of "
-                f"{ENOUGH_WARMUP} and {ENOUGH_BATCHES} batches"
+                f"{LEAST_WARMUP} and {LEAST_BATCHES} batches"
             )
     if measured.interrupted:
         note(f"interrupted: the figures are of the first {measured.samples} samples")

@@ -61,8 +61,8 @@ def run(folder: Path) -> Run:
 
 def test_a_record_holds_what_the_loader_did_and_that_it_ended(run: Run):
     assert run.own.ended
-    assert run.facts["batch_size"] == 4
-    assert run.facts["replay_one_batch"] is False
+    assert run.own.facts["batch_size"] == 4
+    assert run.own.facts["replay_one_batch"] is False
     assert run.own.last.batches > 0
     assert list(run.own.last.datasets) == ["a"]
     assert 0 < run.length_s < LIMIT_S
