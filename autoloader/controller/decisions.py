@@ -122,7 +122,10 @@ def replay(lines: Iterable[str], *, origin: str = "the log") -> Replayed:
     differences: list[Difference] = []
     limits: dict[tuple[Any, Any], ControllerLimits] = {}
     for number, line in read_lines(
-        lines, origin, version=SCHEMA_VERSION, remedy="give the decisions.jsonl of a run"
+        lines,
+        origin,
+        version=SCHEMA_VERSION,
+        remedy="give the decisions.jsonl that a run wrote into AUTOLOADER_RUN_DIR",
     ):
         whose = line.get("run"), line.get("pipeline")
         try:

@@ -414,10 +414,10 @@ class Profile(Block):
             budget = host.cpus
         if moved and strict:
             raise ProfileError(
-                f"profile {self.name!r} is for {self.host.describe()}; this host is "
-                f"{host.describe()}: {'; '.join(moved)}",
-                remedy="leave --strict out to use it with limits lowered for this host, or measure "
-                "a profile here: `autoloader tune`",
+                f"profile {self.name!r} asks for more than this host has ({host.describe()}), and "
+                f"with --strict nothing is lowered: {'; '.join(moved)}",
+                remedy="leave --strict out, to have it lowered, or measure a profile here: "
+                "`autoloader tune`",
             )
         if not moved:
             return self, []

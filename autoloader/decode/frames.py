@@ -171,15 +171,22 @@ class FrameDecoder:
     def _jpeg_into(self, encoded: bytes | memoryview, out: Pixels) -> None:
         height, width, _, _ = simplejpeg.decode_jpeg_header(encoded, strict=False)
         pixels, scans = height * width, len(encoded) // SHORTEST_SCAN + 1  # at most
-        costly = pixels > SMALL_PIXELS or pixels * scans > most
-        with room.taken(jpeg_bytes(encoded, height, width)) if costly else _NO_WAIT:
-            if (height, width) == self._camera.size:
-                simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
-                return
-            _check_pixels(height, width)
-            buffer = self._buffer(height * width * 3)
-            picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=buffer)
-            resize_into(picture, out, self._camera)
+        if pixels <= SMALL_PIXELS and pixels * scans <= most:
+            self._sized_jpeg_into(encoded, height, width, out)
+            return
+        with room.taken(jpeg_bytes(encoded, height, width)):
+            self._sized_jpeg_into(encoded, height, width, out)
+
+    def _sized_jpeg_into(
+        self, encoded: bytes | memoryview, height: int, width: int, out: Pixels
+    ) -> None:
+        if (height, width) == self._camera.size:
+            simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=out)
+            return
+        _check_pixels(height, width)
+        buffer = self._buffer(height * width * 3)
+        picture = simplejpeg.decode_jpeg(encoded, "RGB", fastdct=True, buffer=buffer)
+        resize_into(picture, out, self._camera)
 
     def _array_into(self, picture: ArrayPicture, out: Pixels) -> None:
         """Unpack or decode a picture of an array, its channels and its top put right."""

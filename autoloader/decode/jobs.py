@@ -121,8 +121,9 @@ class RowDecoding:
         """Decode these rows of the batch; the number of frames decoded."""
         decoded = 0
         try:
-            for camera in self.block.videos & self.decoders.keys():
-                decoded += self._videos(camera, rows)
+            if self.block.videos:
+                shown = self.block.videos & self.decoders.keys()
+                decoded += sum(self._videos(camera, rows) for camera in shown)
             for row in rows:
                 number = row + self.shift
                 try:
@@ -244,9 +245,12 @@ class RowDecoding:
             elif encoded is None:
                 out[f] = 0
             elif at not in seen:
-                decoder.decode_into(encoded, out[f])
+                picture = out[f]
+                decoder.decode_into(encoded, picture)
                 decoded += 1
-                self._has(camera, at, out[f])
+                seen[at] = picture
+                if lease is not None and slot >= 0:
+                    lease.put(camera, slot, picture)
             elif not np.shares_memory(seen[at], out[f]):
                 out[f] = seen[at]
         return decoded

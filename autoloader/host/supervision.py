@@ -60,7 +60,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from autoloader.errors import WorkerError
+from autoloader.errors import WorkerError, many
 from autoloader.host.files import memory_file
 from autoloader.host.frozen import frozen
 from autoloader.host.threads import MORE_THREADS
@@ -548,7 +548,7 @@ class Supervisor:
                 "find out who killed it: the kernel for want of memory (dmesg says so; then "
                 f"{smaller}), a job scheduler, or a person"
             )
-        often = f"{self._in_a_row} times in a row without a batch"
+        often = f"{many(self._in_a_row, 'time')} in a row without a batch"
         if self._in_a_row <= MAX_RESTARTS:
             apart = f"less than {PAST_BATCHES} batches after the one before"
             often = f"{self._crashes} times by a crash or an error of its own, each {apart}"

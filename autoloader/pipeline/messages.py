@@ -559,7 +559,8 @@ def _no_message(what: str) -> WorkerError:
     """The error for bytes that are no message."""
     return WorkerError(
         f"the loader's socket got {what}, which is no message of this version of autoloader",
-        remedy="check which other process uses sockets named @autoloader-… (`ss -xap`), and end it",
+        remedy="list the processes that use sockets named @autoloader-… (`ss -xap`), and end those "
+        "that are neither a trainer nor named autoloader",
     )
 
 

@@ -129,11 +129,11 @@ def read_lines(
                 continue
             found = None
         if not isinstance(found, dict):
-            raise UsageError(f"{origin}, line {number} is not a JSON object", remedy=remedy)
+            raise UsageError(f"line {number} of {origin} is not a JSON object", remedy=remedy)
         if found.get("kind") == "start" and found.get("schema_version") != version:
             raise UsageError(
                 f"{origin}, line {number}: schema version {found.get('schema_version')}, and this "
-                f"autoloader reads {version}",
-                remedy="read it with the version of autoloader that wrote it",
+                f"autoloader reads {version}: another release of autoloader wrote it",
+                remedy="read it with the release that the environment of that run has",
             )
         yield number, found

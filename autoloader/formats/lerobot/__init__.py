@@ -705,8 +705,9 @@ class EpisodeRows:
         worst = int(np.argmax(np.abs(off)))
         raise UnreadableError(
             f"row {worst} of episode {one.index} has timestamp {frames[worst] / fps:.3f} s, but at "
-            f"{fps:g} frames a second it should be {worst / fps:.3f} s; write frame_index / "
-            "fps, or set timestamps: ignore to take frames by row number"
+            f"{fps:g} frames a second (meta/info.json) it should be {worst / fps:.3f} s; write "
+            "frame_index / fps, or timestamps: ignore in the dataset's entry of the spec, to take "
+            "frames by row number"
         )
 
     def _texts(self, key: str, rows: slice) -> list[bytes]:
