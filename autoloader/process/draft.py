@@ -226,7 +226,8 @@ def _draft(
             f"{root}: init found no images that it can use as a camera, and a spec needs one; the "
             "lines above say why",
             remedy="if a feature has images that init does not recognise, write the spec by hand "
-            "and name it in images; else write the dataset again with a uint8 image for each step",
+            "and name it in its dataset's images; else write the dataset again with a uint8 image "
+            "for each step",
         )
     about = [f"Written by autoloader init --style {name}.", *how.about]
     if weights is not None:

@@ -180,8 +180,8 @@ def _places(
             return numbers[of], frame - (ends - lengths)[of]
     raise SpecError(
         f"{where} does not say which step each row is for",
-        remedy="write columns episode and step (or episode_index and frame_index; for LeRobot "
-        "data, index is enough)",
+        remedy="write columns episode and step, from 0 (or episode_index and frame_index; for "
+        "LeRobot data, index is enough)",
     )
 
 

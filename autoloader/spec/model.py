@@ -493,10 +493,10 @@ class PipelineSpec(Block):
         for dataset in self.datasets[1:]:
             for key, count in shape(dataset).items():
                 if count != first[key]:
-                    told = f"{count} {key if count != 1 else key.replace('s ', ' ', 1)}"
+                    told = f"{count or 'no'} {key if count != 1 else key.replace('s ', ' ', 1)}"
                     raise wrong(
                         f"datasets: a sample of {dataset.name!r} has {told}, and one of "
-                        f"{self.datasets[0].name!r} has {first[key]}; all need the same number",
+                        f"{self.datasets[0].name!r} has {first[key] or 'none'}; all need the same",
                         f"set {key.partition(' by ')[2]} alike for every dataset: in sample, or in "
                         "the sample of each",
                     )

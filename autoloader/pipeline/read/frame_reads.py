@@ -212,7 +212,8 @@ def _unreadable(datasets: Sequence[ResolvedDataset], error: OSError, path: str) 
         return unreadable(error, path, dataset=name)
     return SourceError(
         f"dataset {name}: {path} cannot be read any more: {error.strerror or error}",
-        remedy="put the file back as it was, or remove the dataset from the spec",
+        remedy="put the file back as it was; or start the run again, without the dataset if the "
+        "file is gone",
         dataset=name,
     )
 
