@@ -56,7 +56,7 @@ def test_rows_may_lie_several_steps_apart(written: Written, reader: str):
 
 def test_datasets_that_disagree_on_chunks_are_refused(written: Written):
     other = dataset_of(written, name="other", sample={"action_per": "sample"})
-    words = "'other' has 0 steps with their own actions"
+    words = "'other' has no steps with their own actions"
     with pytest.raises(SpecError, match=words):
         spec_of(written, other, sample=OCTO)
 
