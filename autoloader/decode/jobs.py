@@ -248,9 +248,7 @@ class RowDecoding:
                 picture = out[f]
                 decoder.decode_into(encoded, picture)
                 decoded += 1
-                seen[at] = picture
-                if lease is not None and slot >= 0:
-                    lease.put(camera, slot, picture)
+                self._has(camera, at, picture)
             elif not np.shares_memory(seen[at], out[f]):
                 out[f] = seen[at]
         return decoded

@@ -232,9 +232,7 @@ class Gr00tLayout:
         if not double:
             del found["state_mask"]
             found["action_mask"] = _typed(found["action_mask"], "float")
-        number = (
-            _typed(filled((len(batch["language"]),), 0, batch["action"]), "long") + self._number
-        )
+        number = filled((len(batch["language"]),), self._number, batch["action"])
         return {
             **found,
             "embodiment_id": _typed(number, "long"),
