@@ -43,7 +43,7 @@ from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.threads import Background, Owner
 from autoloader.index.counting import count_mixture
 from autoloader.index.statistics_files import statistics_document
-from autoloader.pipeline.progress import DeliveryProgress
+from autoloader.pipeline.progress import DeliveryProgress, EvenEpoch
 from autoloader.process import arguments, checkpoint, ranks
 from autoloader.process.child import Child, ChildPipeline, ThreadChild
 from autoloader.process.delivery import Delivery, InHand, Iteration
@@ -60,7 +60,7 @@ from autoloader.telemetry.progress import told
 from autoloader.telemetry.statistics import Statistics
 
 if TYPE_CHECKING:
-    from autoloader.process.torch_side import Transfer
+    from autoloader.process.transfer import Transfer
 
 logger = logging.getLogger(__name__)
 
@@ -368,24 +368,13 @@ class AutoLoader:
         A loop that is left early (``break``) leaves the epoch where it is: the next ``for`` goes
         on with the batch behind, and ends with the same epoch. ``load_state_dict`` goes elsewhere.
         """
-        return self._iterate()
-
-    def _iterate(
-        self, change: Callable[[Batch], Any] | None = None, *, even: bool = False
-    ) -> Iteration:
-        """An iteration with a function of the user's; ``even``: as ``_even`` counts."""
-        left = (lambda: self._even and self._even[1]) if even else None
-        return Iteration(self.awaited, change, left=left)
+        return Iteration(self.awaited)
 
     @property
-    def _even(self) -> tuple[int, int] | None:
-        """Batches of each epoch of a trainer that counts them once, and those left of this one."""
+    def even_epoch(self) -> EvenEpoch | None:
+        """Length of a trainer's epochs, all alike, and batches left; ``None``: endless."""
         self.owner.check()
         return self._progress.even
-
-    @property
-    def _even_length(self) -> int:
-        return len(self) if (even := self._even) is None else even[0]
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
@@ -498,7 +487,7 @@ class AutoLoader:
     def as_torch_dataloader(self, collate_fn: Callable[[Batch], Any] | None = None) -> Any:
         """A torch ``DataLoader`` of these batches, or of what ``collate_fn`` makes of each."""
         with needs("a torch DataLoader"):
-            from autoloader.process.torch_side import LoaderAsDataLoader
+            from autoloader.process.torch_dataloader import LoaderAsDataLoader
         return LoaderAsDataLoader(self, collate_fn)
 
     def _take_back(self) -> None:

@@ -37,7 +37,7 @@ from rich.table import Table
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.host.gpu import gpu_names
-from autoloader.process.torch_side import mapped
+from autoloader.process.transfer import mapped
 from bench.control.trainer import endless
 from bench.host import fingerprint
 from bench.processes import tree_cpu_s, tree_pss_bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from autoloader.decode.message import BatchMessage, PipelineStart
 from autoloader.errors import UsageError
@@ -23,6 +23,21 @@ logger = logging.getLogger(__name__)
 
 _MOST_AHEAD = 2 * MAX_DEBTS
 """Batches behind a change of weights after which every rank's mixer has passed it."""
+
+
+class EvenEpoch(NamedTuple):
+    """An epoch of a trainer that counts steps once, and so has as many in each.
+
+    With ``drop_last`` an epoch has a step more where enough was carried into it. Of this trainer's
+    all have as many as the first, and each goes on where the last one ended.
+
+    Attributes:
+        length: steps of every epoch.
+        left: steps left of the current one.
+    """
+
+    length: int
+    left: int
 
 
 class DeliveryProgress:
@@ -79,13 +94,8 @@ class DeliveryProgress:
         return None if due is None else self._steps.left(due)
 
     @property
-    def even(self) -> tuple[int, int] | None:
-        """Steps of each epoch of a trainer that counts them once, and those left of this epoch.
-
-        With ``drop_last`` an epoch has a step more where enough was carried into it. A trainer
-        counts steps once: its epochs all have as many as the first, and each goes on where the
-        last one ended. ``None``: epochs are endless.
-        """
+    def even(self) -> EvenEpoch | None:
+        """The epoch of a trainer that counts steps once; ``None``: epochs are endless."""
         samples, due = self._order.epoch_samples, self._due
         if samples is None or due is None:
             return None
@@ -93,7 +103,7 @@ class DeliveryProgress:
         if self._steps.drop_last:
             whole = length * self._steps.full
             due = whole - self.position % whole
-        return length, self._steps.left(due) or length
+        return EvenEpoch(length, self._steps.left(due) or length)
 
     def next_epoch(self) -> None:
         """The epoch is over; what it could not deal is carried into the next one."""

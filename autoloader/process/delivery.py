@@ -48,7 +48,7 @@ from autoloader.telemetry.statistics import (
 )
 
 if TYPE_CHECKING:
-    from autoloader.process.torch_side import Transfer
+    from autoloader.process.transfer import Transfer
 
 
 def _repeated(tree: Any) -> Any:
@@ -435,7 +435,7 @@ class Delivery:
     def transfer(self, device: Any) -> Transfer:
         """The loader's ``Transfer`` to a device, made at the first call; see ``AutoLoader``."""
         with needs("transfer"):
-            from autoloader.process.torch_side import Transfer, open_device
+            from autoloader.process.transfer import Transfer, open_device
 
         if self._transfer is None:
             port = device if hasattr(device, "register") else open_device(device)

@@ -45,10 +45,10 @@ def test_every_error_is_at_the_front_door():
 
 def test_a_loader_has_these_public_names_and_no_others():
     assert {name for name in dir(autoloader.AutoLoader) if not name.startswith("_")} == {
-        "as_torch_dataloader", "awaited", "batches", "close", "dataset_names", "knobs",
-        "load_state_dict", "locate", "metrics", "normalization", "park", "prepare", "quarantined",
-        "rank", "retune", "set_weights", "shown", "spans_nodes", "state_dict", "statistics",
-        "suspend", "transfer", "world_size",
+        "as_torch_dataloader", "awaited", "batches", "close", "dataset_names", "even_epoch",
+        "knobs", "load_state_dict", "locate", "metrics", "normalization", "park", "prepare",
+        "quarantined", "rank", "retune", "set_weights", "shown", "spans_nodes", "state_dict",
+        "statistics", "suspend", "transfer", "world_size",
     }  # fmt: skip
 
 

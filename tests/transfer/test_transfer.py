@@ -11,7 +11,7 @@ from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import UsageError
-from autoloader.process.torch_side import CudaDevice, NoDevice, Transfer, mapped
+from autoloader.process.transfer import CudaDevice, NoDevice, Transfer, mapped
 
 pytestmark = pytest.mark.usefixtures("one_child")
 

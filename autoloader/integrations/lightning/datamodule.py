@@ -35,7 +35,7 @@ from autoloader.loader import AutoLoader, IdleLoader, validation_specs
 from autoloader.process.arguments import check_arguments, spec_of
 from autoloader.process.augmentation import Augmenter, augmenter
 from autoloader.process.checkpoint import join_states, read_state
-from autoloader.process.torch_side import mapped
+from autoloader.process.transfer import mapped
 from autoloader.spec import PipelineSpec, SpecSource
 
 _READ_ON_THE_HOST = ("provenance", "dataset_index")
@@ -239,13 +239,13 @@ class AutoLoaderDataModule(LightningDataModule):
 
         It restores a number of batches, which may have been of another size.
         """
-        trainer, even = self.trainer, loader._even  # noqa: SLF001 of the package
-        if trainer is None or even is None or getattr(trainer, "overfit_batches", 0) > 0:
+        trainer, epoch = self.trainer, loader.even_epoch
+        if trainer is None or epoch is None or getattr(trainer, "overfit_batches", 0) > 0:
             return
         had = trainer.fit_loop.epoch_loop.batch_progress.current
         limit = trainer.limit_train_batches
         if had.ready and isinstance(limit, float) and limit == 1:  # its epochs are the loader's
-            more = even[0] - even[1] % even[0] - had.ready
+            more = epoch.length - epoch.left % epoch.length - had.ready
             for name in ("ready", "started", "processed", "completed"):
                 setattr(had, name, getattr(had, name) + more)
 

@@ -26,7 +26,7 @@ from typing import Any
 from autoloader.host.frozen import frozen
 from autoloader.loader import AutoLoader
 from autoloader.process.delivery import InHand, Iteration
-from autoloader.process.torch_side import Transfer
+from autoloader.process.transfer import Transfer
 from autoloader.samples.layout import Batch
 
 ToBatch = Callable[[Batch, Sequence[str]], Any]
@@ -88,7 +88,8 @@ class _Stream:
         Raises:
             TypeError: the stream is endless and has no length.
         """
-        return self.loader._even_length  # noqa: SLF001 of the package
+        epoch = self.loader.even_epoch
+        return len(self.loader) if epoch is None else epoch.length
 
     def begin(self) -> Consumer:
         """Begin an iteration; the consumer that iterates."""

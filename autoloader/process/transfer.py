@@ -1,4 +1,4 @@
-"""Torch's side of a loader: the copy of batches to a device, and the shape of a ``DataLoader``.
+"""Copies batches to a CUDA device beside the training loop.
 
 Theory of operation. A copy runs beside the host only from pinned memory. So a ring slot is
 registered with the driver in place, once, with its first batch. The batch is copied on a separate
@@ -12,10 +12,6 @@ this transfer is the loader's consumer (``active``); other consumers get pageabl
 
 The training loop's thread calls a ``Transfer``. The loader's thread ``autoloader-hand``, in the
 same process, calls ``drop_copied``, ``close`` and ``unpin``.
-
-A trainer that insists on a ``DataLoader`` asks for the length, iterates once an epoch, and may save
-``state_dict``. The loader reads ahead by itself and belongs to the process that made it. So there
-are no workers here, and nothing is shuffled, sharded or collated again.
 
 Invariants:
     1. A slot is not returned before the event behind its copies is done.
@@ -34,16 +30,14 @@ import copy
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
 
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import UsageError, many
 from autoloader.host.threads import Owner
-from autoloader.samples.layout import Batch
 
 logger = logging.getLogger(__name__)
 
@@ -327,72 +321,3 @@ def mapped(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     if isinstance(tree, (list, tuple)) and not (tree and isinstance(tree[0], str)):
         return type(tree)(mapped(value, change) for value in tree)
     return tree
-
-
-class Resumable(Protocol):
-    """Methods of an ``AutoLoader`` that are needed here."""
-
-    def _iterate(
-        self, change: Callable[[Batch], Any] | None = None, *, even: bool = False
-    ) -> Iterator[Any]: ...
-
-    @property
-    def _even_length(self) -> int: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class _Batches(IterableDataset[Batch]):
-    """A loader's batches as items; its length is every epoch's, in batches.
-
-    Trainers ask for the length once, and leave each epoch behind so many batches.
-    """
-
-    def __init__(self, loader: Resumable) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self._loader._iterate(even=True)  # noqa: SLF001 of the package
-
-    def __len__(self) -> int:
-        return self._loader._even_length  # noqa: SLF001 of the package
-
-
-class LoaderAsDataLoader(DataLoader[Any]):
-    """A ``DataLoader`` without workers whose items are a loader's batches.
-
-    Args:
-        loader: opened and closed by the caller.
-        collate_fn: makes of each batch what the trainer wants.
-    """
-
-    def __init__(self, loader: Resumable, collate_fn: Callable[[Batch], Any] | None = None) -> None:
-        self._loader = loader
-        self._change = collate_fn
-        super().__init__(
-            _Batches(loader),
-            batch_size=None,
-            num_workers=0,
-            collate_fn=cast("Callable[[Any], Any]", collate_fn or _as_it_is),
-        )
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        """The loader's own iteration: what ``next`` returns is delivered, and nothing else.
-
-        torch's would have a batch in hand that a raising signal handler loses.
-        """
-        return self._loader._iterate(self._change, even=True)  # noqa: SLF001
-
-    def state_dict(self) -> dict[str, Any]:
-        """Position of the loader, to the sample."""
-        return self._loader.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where ``state`` was saved."""
-        self._loader.load_state_dict(state)
-
-
-def _as_it_is(batch: Batch) -> Batch:
-    return batch

@@ -1,0 +1,94 @@
+"""A loader as a torch ``DataLoader``, for trainers that insist on one.
+
+Such a trainer asks for the length, iterates once an epoch, and may save ``state_dict``. The loader
+reads ahead by itself and belongs to the process that made it. So there are no workers here, and
+nothing is shuffled, sharded or collated again.
+
+Not here: the loader (``loader``), Lightning (``integrations.lightning``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, cast
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from autoloader.pipeline.progress import EvenEpoch
+from autoloader.process.delivery import InHand, Iteration
+from autoloader.samples.layout import Batch
+
+
+class Resumable(Protocol):
+    """Methods of an ``AutoLoader`` that are needed here."""
+
+    @property
+    def even_epoch(self) -> EvenEpoch | None: ...
+
+    def __len__(self) -> int: ...
+
+    def awaited(self, after: int) -> InHand: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+class _Batches(IterableDataset[Batch]):
+    """A loader's batches as items; its length is every epoch's, in batches.
+
+    Trainers ask for the length once, and leave each epoch behind so many batches.
+    """
+
+    def __init__(self, loader: Resumable) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        return _iteration(self._loader)
+
+    def __len__(self) -> int:
+        epoch = self._loader.even_epoch
+        return len(self._loader) if epoch is None else epoch.length
+
+
+def _iteration(loader: Resumable, change: Callable[[Batch], Any] | None = None) -> Iteration:
+    """One epoch, as a trainer counts it."""
+    return Iteration(loader.awaited, change, left=lambda: (e := loader.even_epoch) and e.left)
+
+
+class LoaderAsDataLoader(DataLoader[Any]):
+    """A ``DataLoader`` without workers whose items are a loader's batches.
+
+    Args:
+        loader: opened and closed by the caller.
+        collate_fn: makes of each batch what the trainer wants.
+    """
+
+    def __init__(self, loader: Resumable, collate_fn: Callable[[Batch], Any] | None = None) -> None:
+        self._loader = loader
+        self._change = collate_fn
+        super().__init__(
+            _Batches(loader),
+            batch_size=None,
+            num_workers=0,
+            collate_fn=cast("Callable[[Any], Any]", collate_fn or _as_it_is),
+        )
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        """The loader's own iteration: what ``next`` returns is delivered, and nothing else.
+
+        torch's would have a batch in hand that a raising signal handler loses.
+        """
+        return _iteration(self._loader, self._change)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position of the loader, to the sample."""
+        return self._loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where ``state`` was saved."""
+        self._loader.load_state_dict(state)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
