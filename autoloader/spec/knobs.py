@@ -131,7 +131,7 @@ def _datasets_there(limits: KnobLimits) -> tuple[int, str]:
 
 
 def _threads_fit(limits: KnobLimits) -> tuple[int, str]:
-    return 2 * limits.cpus, f"at most 2 × cpus = {2 * limits.cpus} decode threads"
+    return 2 * limits.cpus, f"at most 2 × cpus = {2 * limits.cpus} threads"
 
 
 def _reads_fit(limits: KnobLimits) -> tuple[int, str]:
@@ -341,7 +341,10 @@ class Knobs(BaseModel):
         Batches leave in order, so that each decode process needs two slots of the ring.
         """
         fewest = min(cpus, MOST_THREADS_AT_START)
-        values = {knob: max(getattr(self, knob), fewest) for knob in PIXEL_THREADS.values()}
+        values = {
+            knob: max(getattr(self, knob), min(fewest, KNOBS[knob].high or fewest))
+            for knob in PIXEL_THREADS.values()
+        }
         threads = values["decode_threads"]
         processes = max(self.decode_processes, threads // THREADS_OF_A_PROCESS)
         if processes > 1:

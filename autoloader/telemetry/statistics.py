@@ -50,7 +50,7 @@ class Figure:
     Attributes:
         metric: whether it is a metric (``telemetry.metrics``).
         name: name of the metric, without prefixes; "" makes it from the field's.
-        unit: unit of the value; "" makes it from the ending of the name.
+        unit: unit of the value; "" makes it from the ending of the name ("times" if it has none).
         counter: whether the value only grows; it begins again when the child is started again.
         worst: of several ranks, the one to look at: the "highest" or the "lowest"; "": the metric
             says nothing of a rank.
