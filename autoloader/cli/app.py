@@ -582,7 +582,7 @@ def verify(
     """Compare samples with those of a plain, independent reader; exits 4 if they differ.
 
     Options:
-    samples: How many samples of both readers to compare, spread over all datasets.
+    samples: How many samples to compare, spread over all datasets.
     """
     from autoloader.cli.verify import show_differences
 

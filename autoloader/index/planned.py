@@ -1,7 +1,7 @@
 """The samples of a planned run: where their frames lie, and all else that a batch holds of them.
 
-What ``samples.block`` does for one episode's samples, this does for samples of many episodes of
-many datasets at once, over the index's columns.
+Both readers' samples are made here, over the columns of an index: of many episodes and datasets at
+once, or of a walked record, which is an index of one episode (``index.records``).
 
 Theory of operation. Samples are put in the order of their dataset and episode, and datasets with
 the same ``sample`` settings side by side, so that windows are computed once for each setting and

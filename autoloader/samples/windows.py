@@ -1,7 +1,7 @@
 """Windows: which frames, states and actions the sample at t holds, and what edges do to them.
 
 All indices are of the *strided* episode. ``integrations.tfdata.samples`` does the same arithmetic
-in TensorFlow for the tf.data front door; a property test holds the two together.
+in TensorFlow for the tf.data front door, except chunks per step; tests hold the two together.
 
 A row that leaves the episode is masked. Its value is the nearest row of the episode (``repeat``)
 or zero (``zero``); with ``drop`` no such sample exists. A sum adds the rows inside only. Columns of
@@ -137,7 +137,7 @@ def frame_rows(t: Ints, steps: int | Ints, sample: SampleSpec, keys: Keys) -> Wi
         t: [n] int64 steps of the strided episode.
         steps: frames of the (strided) episode; [n, 1] where the samples are of different ones.
         sample: offsets, edges and goal.
-        keys: [n] uint64, of each sample's episode in its pass (``block.episode_key``).
+        keys: [n] uint64 ``block.episode_key`` of each sample; read only for a goal.
     """
     window = rows(t, np.asarray(sample.frame_offsets, dtype=np.int64), steps, sample)
     if sample.goal == "none":

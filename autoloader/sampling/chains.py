@@ -25,7 +25,7 @@ Invariants:
     1. A pass holds every valid t of every episode exactly once.
     2. A block of the schedule that lies in one pass is one run, or samples of the rest.
 
-Not here: which positions a dataset has (``sampling.mixture``), the reuse itself (the reader).
+Not here: which positions a dataset has (``sampling.mixture``), the reuse itself (``decode.jobs``).
 """
 
 from __future__ import annotations

@@ -251,7 +251,7 @@ class DatasetSpec(Block):
             raise wrong(
                 f"dataset {self.name!r} has sample_weight, and transform or steps, which number "
                 "the steps anew",
-                "leave out sample_weight, or transform and steps (steps.stride is allowed)",
+                "leave out sample_weight, or transform and steps (stride is allowed)",
             )
         for field in ("action", "state"):
             terms = getattr(self, field).terms if getattr(self, field) is not None else ()
