@@ -46,7 +46,14 @@ from numpy.typing import NDArray
 
 from autoloader.decode.resize import Pixels, resize_into
 from autoloader.formats.files import UnreadableError
-from autoloader.formats.frames import ArrayPicture, Encoded, PackedPicture, VideoCodec, VideoFrame
+from autoloader.formats.frames import (
+    TOLD,
+    ArrayPicture,
+    Encoded,
+    PackedPicture,
+    VideoCodec,
+    VideoFrame,
+)
 from autoloader.formats.pictures import check_picture
 from autoloader.host.allocator import reuse_freed
 from autoloader.host.extras import needs
@@ -379,6 +386,8 @@ class _Stream:
             name = _DECODERS.get(self._codec.name, self._codec.name)
             self._context = self._av.CodecContext.create(name, "r")
             self._context.extradata = self._codec.setup or None
+            for name, value in zip(TOLD, self._codec.told, strict=True):
+                setattr(self._context, name, value)
             self._context.thread_count = 1
             self._skips = False
         else:

@@ -296,7 +296,7 @@ class FileTables:
             found[Section.PACKET_NUMBERS] = table.number
         folder = os.path.dirname(self.path)  # noqa: PTH120
         file = os.fsencode(os.path.relpath(frames.path, folder))
-        return found, [file, table.codec.encode() + b"\0" + table.setup]
+        return found, [file, table.codec.text]
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ _SAVES_MUCH = 8
 MOST_SLAB_BYTES = 64 * 2**20
 """Most bytes of unpacked slabs that wait, in a process, for further samples."""
 
+TOLD = ("width", "height", "colorspace", "color_range", "color_primaries", "color_trc")
+"""What a video's file says beside its packets, by the names of PyAV's ``VideoCodecContext``."""
 _SNAPPY = "snappy"
 
 
@@ -44,10 +46,24 @@ class VideoCodec:
     Attributes:
         name: FFmpeg's name of the format: "av1", "h264", "hevc" …
         setup: bytes that a decoder needs before the first packet.
+        told: values of ``TOLD``; packets that say otherwise are right.
     """
 
     name: str
     setup: bytes
+    told: tuple[int, ...]
+
+    @property
+    def text(self) -> bytes:
+        """The parameters as an index has them."""
+        return " ".join([self.name, *map(str, self.told)]).encode() + b"\0" + self.setup
+
+    @classmethod
+    def of(cls, text: bytes) -> VideoCodec:
+        """The parameters of a ``text``."""
+        front, _, setup = text.partition(b"\0")
+        name, *told = front.decode().split()
+        return cls(name, setup, tuple(map(int, told)))
 
 
 @frozen

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from autoloader.formats import files
 from autoloader.formats.files import UnreadableError, naming, told_stand_in
-from autoloader.formats.frames import VideoCodec, VideoFrame
+from autoloader.formats.frames import TOLD, VideoCodec, VideoFrame
 from autoloader.host.extras import needs
 from autoloader.host.frozen import frozen
 
@@ -39,8 +39,7 @@ class PacketTable:
     An edit list may hide packets, on which frames that are shown may still depend: P ≥ F.
 
     Attributes:
-        codec: FFmpeg's name of the decoder's format: "av1", "h264", "hevc" …
-        setup: bytes that the decoder needs before the first packet.
+        codec: parameters of the video decoder.
         offset: [P] int64 place in the file.
         size: [P] int64 bytes of the packet.
         number: [P] int64 which frame it is, by the time at which it is shown; -1: it is hidden.
@@ -49,8 +48,7 @@ class PacketTable:
         key_of: [F] int64 the packet from which decoders must begin for frame k.
     """
 
-    codec: str
-    setup: bytes
+    codec: VideoCodec
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
     number: NDArray[np.int64]
@@ -86,7 +84,11 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
             context, base = stream.codec_context, stream.time_base
             if context is None or base is None:
                 raise UnreadableError("its video track has no known codec or time base")
-            codec, setup = context.codec.canonical_name, context.extradata
+            codec = VideoCodec(
+                context.codec.canonical_name,
+                bytes(context.extradata or b""),
+                tuple(int(getattr(context, one)) for one in TOLD),
+            )
             rows: list[_Row] = []
             left = MOST_PACKETS + 1 if most is None else most
             for packet in (one for one in container.demux(stream) if one.size):
@@ -100,7 +102,9 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
                         f"its packets are not stored as decoders need ({container.format.name})",
                         remedy="convert it: ffmpeg -i IN -c copy OUT.mp4",
                     )
-                is_key = packet.is_keyframe and (codec != "h264" or _is_intra(bytes(packet), setup))
+                is_key = packet.is_keyframe and (
+                    codec.name != "h264" or _is_intra(bytes(packet), codec.setup)
+                )
                 rows.append((packet.pos, packet.size, packet.pts, is_key, packet.is_discard))
                 if len(rows) > MOST_PACKETS:
                     raise UnreadableError(f"it has more than {MOST_PACKETS} packets")
@@ -116,14 +120,14 @@ def read_packets(path: str, most: int | None = None) -> PacketTable:
         raise UnreadableError("it holds no frames")
     if max(place + size for place, size, *_ in rows) > Path(path).stat().st_size:
         raise UnreadableError("it is cut off")
-    return _table(codec, bytes(setup or b""), float(base), rows)
+    return _table(codec, float(base), rows)
 
 
 _Row = tuple[int, int, int, bool, bool]
 """A packet: place, bytes, time in units of the base, whether it is a keyframe, or hidden."""
 
 
-def _table(codec: str, setup: bytes, base_s: float, rows: Sequence[_Row]) -> PacketTable:
+def _table(codec: VideoCodec, base_s: float, rows: Sequence[_Row]) -> PacketTable:
     """The packets ``rows``, in decoding order, once they are known to show frames."""
     offset, size, time, key, hidden = (
         np.asarray(column, np.int64) for column in zip(*rows, strict=True)
@@ -152,7 +156,7 @@ def _table(codec: str, setup: bytes, base_s: float, rows: Sequence[_Row]) -> Pac
     number[:] = -1
     number[packet_of] = np.arange(len(packet_of))
     shown_s = (shown - shown[0]) * base_s
-    return PacketTable(codec, setup, offset, size, number, shown_s, packet_of, key_of)
+    return PacketTable(codec, offset, size, number, shown_s, packet_of, key_of)
 
 
 def packets_of(path: str) -> PacketTable:
@@ -161,12 +165,12 @@ def packets_of(path: str) -> PacketTable:
         return read_packets(path)
 
 
-def _is_intra(packet: bytes, setup: bytes | None) -> bool:
+def _is_intra(packet: bytes, setup: bytes) -> bool:
     """Tell whether a packet of H.264 that is called a keyframe depends on no other.
 
     With intra refresh it is the first of several, which together make a whole picture.
     """
-    for at in _units_of(packet, bytes(setup or b"")):
+    for at in _units_of(packet, setup):
         unit = packet[at : at + 2]
         if len(unit) == 2 and unit[0] % 32 in _SLICE:
             first_and_type = unit[1]
@@ -198,7 +202,7 @@ def first_frames_of(path: str, first: int, count: int) -> Sequence[VideoFrame]:
         MissingExtraError: PyAV is not installed.
     """
     table = read_packets(path, most=first + count + _REORDERED)
-    data, codec = mapped(path), VideoCodec(table.codec, table.setup)
+    data = mapped(path)
     found = []
     for frame in range(first, first + count):
         own = slice(int(table.key_of[frame]), int(table.packet_of[frame]) + 1)
@@ -208,7 +212,7 @@ def first_frames_of(path: str, first: int, count: int) -> Sequence[VideoFrame]:
             zip((offsets - begin).tolist(), sizes.tolist(), table.number[own].tolist(), strict=True)
         )
         stretch = data[begin : int((offsets + sizes).max())]
-        found.append(VideoFrame(stretch, packets, frame, codec, (path, begin)))
+        found.append(VideoFrame(stretch, packets, frame, table.codec, (path, begin)))
     return found
 
 

@@ -486,8 +486,7 @@ def _video_frames(
     )
     codecs = shard.sections[Section.FRAME_CODECS, number][records].tolist()
     files = shard.sections[Section.FRAME_FILES, number][records].tolist()
-    known = {one: shard.text(one).partition(b"\0") for one in set(codecs)}
-    codec_of = {one: VideoCodec(name.decode(), setup) for one, (name, _, setup) in known.items()}
+    codec_of = {one: VideoCodec.of(shard.text(one)) for one in set(codecs)}
     paths = {one: _video_path(shard, one) for one in set(files)}
 
     def frames() -> Iterator[MakeFrame]:

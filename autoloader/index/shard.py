@@ -67,7 +67,7 @@ from autoloader.samples.schema import RecordSchema
 from autoloader.storage.places import cache_root
 
 MAGIC = b"ALINDEX\0"
-VERSION = 3
+VERSION = 4
 """Raised whenever a file of before would give other rows than one that is built today."""
 ALIGNMENT = 64
 """Sections start at multiples of this, in bytes."""

@@ -35,6 +35,7 @@ def test_frames_that_an_edit_list_hides_are_no_steps(tmp_path: Path, version: st
         ("refreshed.mp4", "libx264", REFRESHED, 0),
         ("refreshed.avi", "libx264", REFRESHED, 0),
         ("pictures.mov", "png", {}, 0),
+        ("lossless.avi", "ffv1", {}, 0),  # only the file says how large its pictures are
     ],
 )
 def test_frames_in_any_order_are_those_of_the_whole_video(
@@ -42,13 +43,37 @@ def test_frames_in_any_order_are_those_of_the_whole_video(
 ):
     path = tmp_path / name
     write_video(path, SHOWN, codec, 12, hidden=hidden, **options)
+    assert check_any_order(path) == STEPS - hidden
+
+
+def check_any_order(path: Path) -> int:
+    """Hold frames that are decoded one by one against the whole video; how many they are."""
     wanted = decoded(path)
-    assert len(wanted) == len(read_packets(str(path))) == STEPS - hidden
+    assert len(wanted) == len(read_packets(str(path)))
     frames = first_frames_of(str(path), 0, len(wanted))
     decoder, out = FrameDecoder(CameraSpec(size=(HEIGHT, WIDTH))), np.empty_like(SHOWN[0])
     for number in np.random.default_rng(0).permutation(len(wanted)).tolist():
         decoder.decode_into(frames[number], out)
         np.testing.assert_array_equal(out, wanted[number])
+    return len(wanted)
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+def test_colours_that_only_the_file_tells_are_those_of_the_frames(tmp_path: Path, codec: str):
+    path = tmp_path / "colours.mp4"
+    write_video(path, [one // np.array([1, 2, 3], np.uint8) for one in SHOWN[:9]], codec, 4)
+    plain, data = decoded(path), path.read_bytes()
+    told = struct.pack(">I4s4sHHHB", 19, b"colr", b"nclx", 1, 1, 1, 0x80)  # BT.709, full range
+    entry = data.index(b"stsd") + 12
+    end = entry + int.from_bytes(data[entry : entry + 4])
+    data = data[:end] + told + data[end:]
+    boxes = [data.index(name) - 4 for name in (b"stsd", b"stbl", b"minf", b"mdia", b"trak", b"moov")]
+    for at in (entry, *boxes):  # the media lies before them
+        size = int.from_bytes(data[at : at + 4]) + len(told)
+        data = data[:at] + struct.pack(">I", size) + data[at + 4 :]
+    path.write_bytes(data)
+    assert check_any_order(path) == 9
+    assert np.abs(np.subtract(decoded(path), plain, dtype=int)).max() > 9
 
 
 @pytest.mark.parametrize("begin", [10, 10.5], ids=["on a frame", "between frames"])
