@@ -193,6 +193,19 @@ def test_language_is_found_where_the_layout_says(tmp_path: Path):
     assert said("square") == {None}
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("dtype", ["S9", h5py.string_dtype()])
+def test_a_text_may_lie_in_an_array_of_one(tmp_path: Path, shape: tuple[int, ...], dtype: Any):
+    write_declared(tmp_path)
+    declared = DECLARED.replace('"@note"', "said")
+    (tmp_path / "schema.hdf5.yaml").write_text(declared)
+    with h5py.File(tmp_path / "deep/run.h5", "a") as file:
+        for name in ("take_1", "take_2"):
+            file[f"takes/{name}"].create_dataset("said", shape, dtype)[...] = b"lift it"
+    directory: Any = open_source(tmp_path, dataset="d")
+    assert directory.language_of(str(tmp_path / "deep/run.h5"), 1) == "lift it"
+
+
 DECLARED = """
 files: "**/run.h5"
 episodes: takes

@@ -57,7 +57,7 @@ MOST_NUMBER_BYTES = 256 * MIB
 """Of one feature in one episode."""
 _ENCODINGS = {"image": ARRAY, "slab": SLAB, "depth": "bytes"}
 """Kind of a feature as ``scan`` tells it → its encoding; depth has that of a depth camera."""
-_scans = JsonCache("hdf5", version=4)
+_scans = JsonCache("hdf5", version=5)
 _read = JsonCache("hdf5-layouts", version=1)
 """Layouts that are read: a later start does without h5py, and so without its 9 MB."""
 

@@ -208,7 +208,11 @@ def attribute(owner: Any, name: str) -> Any:
     of = owner.attrs.get_id(name)
     if of.get_storage_size() > MOST_TEXT_BYTES or np.prod(of.shape, dtype=float) > 1:
         raise ValueError(f"its attribute {name} is too large")
-    value = owner.attrs[name]
+    return _single(owner.attrs[name])
+
+
+def _single(value: Any) -> Any:
+    """The one value of an attribute or a dataset, which may lie in an array of one."""
     return value.reshape(-1)[0] if isinstance(value, np.ndarray) else value
 
 
@@ -331,13 +335,14 @@ def language(file: Any, path: str, name: str, schema: Schema) -> str | None:
 
 
 def _said(owner: Any, place: str, attr: str, key: str) -> str | None:
-    """The text of an attribute, or of a dataset without an axis, below a group of the file."""
+    """The text of an attribute, or of a dataset of one text, below a group of the file."""
     if place and (place not in owner or linked(owner, place)):
         return None
     one = owner[place] if place else owner
     if attr:
         return told(_text(attribute(one, attr)), key) if attr in one.attrs else None
-    return told(_text(one[()]), key) if one.shape == () and one.nbytes <= MOST_TEXT_BYTES else None
+    small = one.size == 1 and one.nbytes <= MOST_TEXT_BYTES
+    return told(_text(_single(one[()])), key) if small else None
 
 
 def _text(value: Any) -> str:
