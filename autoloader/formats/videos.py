@@ -184,7 +184,7 @@ def _units_of(packet: bytes, setup: bytes) -> Iterator[int]:
         at, size = 0, setup[4] % 4 + 1
         while at + size < len(packet):
             yield at + size
-            at += size + int.from_bytes(packet[at : at + size])
+            at += size + int.from_bytes(packet[at : at + size], "big")
         return
     at = packet.find(_START)
     while at >= 0:

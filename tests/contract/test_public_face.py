@@ -238,6 +238,17 @@ def test_every_module_says_what_it_is_for_and_what_is_not_here():
     assert without == []
 
 
+def test_numbers_of_bytes_name_their_order_which_python_3_10_asks_for():
+    found = []
+    for path, module in parsed_modules():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                of_bytes = node.func.attr in ("from_bytes", "to_bytes")
+                if of_bytes and len(node.args) + len(node.keywords) < 2:
+                    found.append(f"{path}:{node.lineno}")
+    assert found == []
+
+
 def test_whoever_catches_everything_says_why():
     found = []
     for path in sorted(

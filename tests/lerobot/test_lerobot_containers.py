@@ -65,11 +65,11 @@ def test_colours_that_only_the_file_tells_are_those_of_the_frames(tmp_path: Path
     plain, data = decoded(path), path.read_bytes()
     told = struct.pack(">I4s4sHHHB", 19, b"colr", b"nclx", 1, 1, 1, 0x80)  # BT.709, full range
     entry = data.index(b"stsd") + 12
-    end = entry + int.from_bytes(data[entry : entry + 4])
+    end = entry + int.from_bytes(data[entry : entry + 4], "big")
     data = data[:end] + told + data[end:]
-    boxes = [data.index(name) - 4 for name in (b"stsd", b"stbl", b"minf", b"mdia", b"trak", b"moov")]
-    for at in (entry, *boxes):  # the media lies before them
-        size = int.from_bytes(data[at : at + 4]) + len(told)
+    names = (b"stsd", b"stbl", b"minf", b"mdia", b"trak", b"moov")
+    for at in (entry, *(data.index(name) - 4 for name in names)):  # the media lies before them
+        size = int.from_bytes(data[at : at + 4], "big") + len(told)
         data = data[:at] + struct.pack(">I", size) + data[at + 4 :]
     path.write_bytes(data)
     assert check_any_order(path) == 9
