@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import re
 import stat
@@ -50,7 +51,7 @@ from autoloader.formats.tables import (
     TableBuilder,
     Wanted,
 )
-from autoloader.host.extras import require
+from autoloader.host.extras import quiet, require
 from autoloader.host.files import kind_of
 from autoloader.spec.model import Timestamps
 
@@ -425,6 +426,9 @@ class TfdsReader(PlainReader[TfdsDirectory]):
     def __init__(self, directory: TfdsDirectory, timestamps: Timestamps = "check") -> None:
         super().__init__(directory, timestamps)
         require("tensorflow_datasets", "the comparison with plain TFDS")
+        with quiet():
+            import tensorflow  # noqa: F401
+        logging.getLogger("tensorflow").setLevel(logging.ERROR)  # not "retracing"
 
     @cached_property
     def _info(self) -> Any:

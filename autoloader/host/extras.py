@@ -8,6 +8,7 @@ Not here: versions (``pyproject.toml``, whose extras a test holds against ``EXTR
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -73,6 +74,20 @@ def needs(purpose: str, *, extra: str = "") -> Iterator[None]:
             remedy=f"run `pip install 'autoloader-rlds[{extra or EXTRA_OF[broken]}]'` with a "
             f"version of {broken} that fits the other packages (see `pip check`)",
         ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Import TensorFlow inside: its libraries tell stderr that there is no GPU, whatever is set."""
+    stderr = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(nowhere)
+        os.close(stderr)
 
 
 def _refuses(error: ImportError) -> str | None:

@@ -1,5 +1,6 @@
 """Each extra alone brings what it is for to work; what is not there is asked for by name."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from views import closure, make_view
 
 from autoloader import MissingExtraError
 from autoloader.host import extras
-from autoloader.host.extras import EXTRA_OF, needs
+from autoloader.host.extras import EXTRA_OF, needs, quiet
 
 CONTRIBUTORS = {"bench", "dev", "jax", "postgresql", "ray", "vlm"}
 """Extras that ``make setup`` does not install for users: they are no part of ``all``."""
@@ -69,6 +70,15 @@ def test_a_deflate_that_keeps_the_interpreter_while_it_inflates_is_not_enough():
     ours = {one.name: one for one in map(Requirement, requirements("hdf5"))}
     assert not ours["deflate"].specifier.contains("0.8.1")
     assert ours["deflate"].specifier.contains("0.9.0")
+
+
+def test_what_libraries_tell_at_their_import_is_not_shown(
+    capfd: pytest.CaptureFixture[str],
+):
+    with quiet():
+        os.write(2, b"there is no GPU")
+    os.write(2, b"ours")
+    assert capfd.readouterr().err == "ours"
 
 
 def test_a_broken_package_is_not_taken_for_a_missing_extra():
