@@ -189,11 +189,18 @@ class _Finish:
         return element
 
     def _pictures(self, sample: Mapping[str, Any], wanted: Any) -> dict[str, Any]:
-        found = decode_sample(sample["frames"], wanted, self._cameras)
-        for number, camera in enumerate(self._cameras):
+        """Pictures by camera, [F, H, W, 3] uint8; those that are not wanted [C, F] are black."""
+        found, own = {}, tf.gather(tf.constant(self._turned), sample["provenance"][0])
+        for number, (name, camera) in enumerate(self._cameras.items()):
+            frames = [
+                _frame_or_black(encoded, asked, camera)
+                for encoded, asked in zip(
+                    tf.unstack(sample["frames"][number]), tf.unstack(wanted[number]), strict=True
+                )
+            ]
+            found[name] = tf.stack(frames)
             if any(turned[number] for turned in self._turned):
-                turned = tf.gather(tf.constant(self._turned), sample["provenance"][0])[number]
-                found[camera] = tf.where(turned, found[camera][..., ::-1], found[camera])
+                found[name] = tf.where(own[number], found[name][..., ::-1], found[name])
         return found
 
 
@@ -264,25 +271,6 @@ def decode_frame(encoded: Any, camera: CameraSpec) -> Any:
         lambda: _fit(picture, shape, camera),
     )
     return tf.ensure_shape(fitted, camera.shape)
-
-
-def decode_sample(frames: Any, wanted: Any, cameras: Mapping[str, CameraSpec]) -> dict[str, Any]:
-    """One sample's pictures by camera, [F, H, W, 3] uint8.
-
-    Args:
-        frames: [C, F] encoded, cameras in order.
-        wanted: [C, F] bool; the others are black.
-        cameras: name → camera, in the same order.
-    """
-    return {
-        name: tf.stack(
-            [
-                _frame_or_black(frames[number, f], wanted[number, f], camera)
-                for f in range(int(frames.shape[1]))
-            ]
-        )
-        for number, (name, camera) in enumerate(cameras.items())
-    }
 
 
 def _frame_or_black(encoded: Any, wanted: Any, camera: CameraSpec) -> Any:

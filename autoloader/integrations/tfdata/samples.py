@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,7 @@ from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.statistics import Scaling
-from autoloader.samples.transforms.fields import FieldName, NumericField, feature_width, is_text
+from autoloader.samples.transforms.fields import FieldName, NumericField, feature_width
 from autoloader.samples.transforms.keep import Keep
 from autoloader.samples.transforms.rlds import read_values
 from autoloader.samples.transforms.transform import VALID_KEY, Transform
@@ -115,27 +116,29 @@ class _Sampler:
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def samples_of(self, number: Any, raw: Any) -> dict[str, Any]:
         """All samples of an episode: columns [n, ...], and ``used`` [C, U] its frames."""
-        of_pass, shards = number // RECORDS, len(self._dataset.slices)
-        place = tf.stack([of_pass // shards, of_pass % shards, number % RECORDS])
-        key = fold(
-            tf.constant(self._dataset.key, tf.uint64), draws.PURPOSE_ORDER, *tf.unstack(place)
-        )
-        parsed = self._parsed(key, raw)
-        t, steps = parsed["t"], parsed["steps"]
-        count = tf.size(t, out_type=tf.int64)
+        dataset = self._dataset
+        of_pass, shards = number // RECORDS, len(dataset.slices)
+        place = [of_pass // shards, of_pass % shards, number % RECORDS]
+        key = fold(tf.constant(dataset.key, tf.uint64), draws.PURPOSE_ORDER, *place)
+        parsed, valid = self._parsed(raw)
+        steps = self._steps(parsed)
+        t = self._draw_t(key, steps, valid)
+        window = frame_rows(t, steps, dataset.sample, key)
+        used, row = tf.unique(tf.reshape(window.index, [-1]), out_idx=tf.int64)
         columns = {
-            path: as_columns(parsed[f"column/{path}"], feature_width(feature, field=path))
+            path: as_columns(
+                parsed[feature.key][:: dataset.stride], feature_width(feature, field=path)
+            )
             for path, feature in self._numeric.items()
         }
-        window = frame_rows(t, steps, self._dataset.sample, key)
         action, action_mask = self._field("action", t, steps, columns)
         state, state_mask = self._field("state", t, steps, columns)
-        place = tf.concat([[tf.constant(self._dataset.index, tf.int64)], place], 0)
-        places = tf.broadcast_to(place[None], tf.stack([count, 4]))
+        own = tf.stack([tf.constant(dataset.index, tf.int64), *place])
+        places = tf.broadcast_to(own[None], tf.stack([tf.size(t), 4]))
         return {
             "provenance": tf.concat([places, t[:, None]], axis=1),
-            "used": self._frames(parsed),
-            "frame_row": parsed["frame_row"],
+            "used": self._frames(key, parsed, used),
+            "frame_row": tf.reshape(row, [-1, dataset.sample.frames]),
             "frame_mask": window.inside,
             "frame_zeroed": window.zeroed,
             "frame_offset": window.offset,
@@ -143,45 +146,27 @@ class _Sampler:
             "action_mask": action_mask,
             "state": state,
             "state_mask": state_mask,
-            "language": self._language(parsed, count),
+            "language": self._language(key, parsed, t),
         }
 
-    def _parsed(self, key: Any, raw: Any) -> dict[str, Any]:
-        """One record: its drawn t and what they need.
-
-        ``steps`` and ``t``; ``frame_row`` [n, F] into the frames ``frames/CAMERA`` [U] string;
-        ``column/PATH`` [steps, …]; ``language`` [n], or [1].
-        """
-        dataset = self._dataset
-        wanted = self._wanted()
+    def _parsed(self, raw: Any) -> tuple[dict[str, Any], Any]:
+        """(features of a record by key, [T] which steps may be t; ``None``: all)."""
+        dataset, wanted = self._dataset, self._wanted()
         if dataset.transform is not None:
             keys = [key for key in wanted if key != VALID_KEY]
             raw = _transformed(dataset.transform, raw, keys, dataset.keep)
         parsed = tf.io.parse_single_example(raw, wanted)
-        cameras = {
-            camera: [parsed[feature.key] for feature in features]
-            for camera, features in dataset.cameras.items()
-        }
-        columns = {path: parsed[feature.key] for path, feature in self._numeric.items()}
-        texts = [parsed[feature.key] for feature in dataset.language if feature.per_step]
-        pictures = [choice for choices in cameras.values() for choice in choices]
-        steps = _agreed_steps([*pictures, *columns.values(), *texts])
-        if dataset.stride > 1:
-            steps = (steps + dataset.stride - 1) // dataset.stride
-        valid = parsed.get(VALID_KEY)
-        if valid is None and dataset.keep is not None:
-            valid = self._kept(raw, dataset.keep)
-        t = self._draw_t(key, steps, valid)
-        row, used = self._frames_used(t, steps, key)
-        element: dict[str, Any] = {"steps": steps, "t": t, "frame_row": row}
-        for number, (camera, choices) in enumerate(sorted(cameras.items())):
-            chosen = _choose(key, (draws.PURPOSE_CAMERA, number), choices)
-            element[f"frames/{camera}"] = tf.gather(chosen, self._step_of(used))
-        for path, column in columns.items():
-            element[f"column/{path}"] = column[:: dataset.stride]
-        if dataset.language:
-            element["language"] = self._texts(key, parsed, self._step_of(t))
-        return element
+        if VALID_KEY in parsed or dataset.keep is None:
+            return parsed, parsed.get(VALID_KEY)
+        return parsed, self._kept(raw, dataset.keep)
+
+    def _steps(self, parsed: Mapping[str, Any]) -> Any:
+        """Number of steps that the stride leaves; an error where features differ in theirs."""
+        dataset = self._dataset
+        per_step = [*chain(*dataset.cameras.values()), *self._numeric.values()]
+        per_step += [feature for feature in dataset.language if feature.per_step]
+        steps = _agreed_steps([parsed[feature.key] for feature in per_step])
+        return (steps + dataset.stride - 1) // dataset.stride
 
     def _kept(self, raw: Any, keep: Keep) -> Any:
         """[T] int64 which steps of a record rules leave; an error where it is damaged."""
@@ -192,9 +177,6 @@ class _Sampler:
             return keep.allows(found.steps, found.values).astype(np.int64)
 
         return tf.ensure_shape(tf.numpy_function(kept, [raw], tf.int64), [None])
-
-    def _step_of(self, t: Any) -> Any:
-        return t if self._dataset.stride == 1 else t * self._dataset.stride
 
     def _wanted(self) -> dict[str, Any]:
         """Every feature that samples need, as ``tf.io.parse_single_example`` asks for it."""
@@ -218,28 +200,9 @@ class _Sampler:
             t = drawn_order(key, first, stop)
         else:
             allowed = tf.range(tf.cast(first, tf.int64), stop)
-            may = tf.gather(valid, self._step_of(allowed)) != 0
+            may = tf.gather(valid, allowed * self._dataset.stride) != 0
             t = by_draw(key, tf.boolean_mask(allowed, may))
         return t if sample.per_episode == "all" else t[: sample.per_episode]
-
-    def _frames_used(self, t: Any, steps: Any, key: Any) -> tuple[Any, Any]:
-        """([n, F] int64 rows, [U] int64 frames): which each sample has, and which are kept."""
-        sample = self._dataset.sample
-        index = frame_rows(t, steps, sample, key).index
-        used, row = tf.unique(tf.reshape(index, [-1]), out_idx=tf.int64)
-        return tf.reshape(row, [-1, sample.frames]), used
-
-    def _texts(self, key: Any, parsed: Mapping[str, Any], step: Any) -> Any:
-        choices = []
-        for feature in self._dataset.language:
-            value = parsed[feature.key]
-            choices.append(tf.gather(value, step) if feature.per_step else value[None])
-        if len({(is_text(f), f.per_step) for f in self._dataset.language}) > 1:
-            choices = [
-                tf.broadcast_to(choice, tf.concat([tf.shape(step), tf.shape(choice)[1:]], 0))
-                for choice in choices
-            ]
-        return _choose(key, (draws.PURPOSE_LANGUAGE,), choices)
 
     def _field(
         self, name: FieldName, t: Any, steps: Any, columns: Mapping[str, Any]
@@ -266,24 +229,25 @@ class _Sampler:
             found = scaled(scaling, found, ~mask[..., 0] if finish.summed else window.zeroed)
         return found, mask
 
-    def _language(self, parsed: Mapping[str, Any], count: Any) -> Any:
+    def _language(self, key: Any, parsed: Mapping[str, Any], t: Any) -> Any:
         """[n] string: UTF-8 of each sample."""
-        if not self._dataset.language:
-            return tf.fill([count], "")
-        texts = parsed["language"]
-        if texts.dtype != tf.string:
-            texts = text_of_points(texts)
-        return tf.broadcast_to(texts, count[None])
+        choices = []
+        for feature in self._dataset.language:
+            texts = parsed[feature.key]
+            texts = tf.gather(texts, t * self._dataset.stride) if feature.per_step else texts[None]
+            if texts.dtype != tf.string:
+                texts = text_of_points(texts)
+            choices.append(tf.broadcast_to(texts, tf.shape(t)))
+        return _choose(key, (draws.PURPOSE_LANGUAGE,), choices or [tf.fill(tf.shape(t), "")])
 
-    def _frames(self, parsed: Mapping[str, Any]) -> Any:
-        """[C, U] string: frames that some sample uses, of every camera of the mixture."""
-        own = {camera: parsed[f"frames/{camera}"] for camera in self._dataset.cameras}
-        row = tf.reshape(parsed["frame_row"], [-1])
-        used = tf.reduce_max(tf.concat([row, [-1]], 0)) + 1
-        none = tf.fill([used], "")
-        every = [own.get(camera, none) for camera in self._layout.cameras]
-        frames = tf.stack(every) if every else tf.fill([0, used], "")
-        return tf.ensure_shape(frames, [len(self._layout.cameras), None])
+    def _frames(self, key: Any, parsed: Mapping[str, Any], used: Any) -> Any:
+        """[C, U] string: the frames [U] of every camera of the mixture."""
+        every = dict.fromkeys(self._layout.cameras, tf.fill(tf.shape(used), ""))
+        for number, (camera, features) in enumerate(sorted(self._dataset.cameras.items())):
+            choices = [parsed[feature.key] for feature in features]
+            chosen = _choose(key, (draws.PURPOSE_CAMERA, number), choices)
+            every[camera] = tf.gather(chosen, used * self._dataset.stride)
+        return tf.stack(list(every.values()))
 
 
 def _transformed(transform: Transform, raw: Any, keys: list[str], keep: Keep | None) -> Any:
