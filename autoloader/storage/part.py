@@ -373,6 +373,13 @@ def try_lock(file: int, kind: int, at: int) -> bool:
     return True
 
 
+def is_locked(file: int, at: int) -> bool:
+    """True if another open file description has locked a byte of a file."""
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
+    kind, *_ = _FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))
+    return bool(kind != fcntl.F_UNLCK)
+
+
 def runs(chunks: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
     """Neighbours among ascending chunks as [first, stop), each at most so many."""
     first = stop = -1

@@ -69,6 +69,7 @@ from autoloader.storage.part import (
     DamagedError,
     ShardPart,
     discard_unused,
+    is_locked,
     runs,
     try_lock,
 )
@@ -215,11 +216,6 @@ class Room:
         self._held: set[str] = set()
         self._told_full = False
         self._leases = files.open_or_begin(folder / _LEASES)
-        try:
-            self._others = files.open_or_begin(folder / _LEASES)
-        except OSError:
-            os.close(self._leases)
-            raise
 
     def free_bytes(self) -> int:
         """Bytes that may still be written above the floor."""
@@ -239,7 +235,7 @@ class Room:
             for key, kind in self._by_use():
                 if self.needed(key) < needed:
                     break
-                gone = not self._leased_by_others(key) and self._delete(key, kind)
+                gone = not is_locked(self._leases, _byte_of(key)) and self._delete(key, kind)
                 if gone and self.free_bytes() >= nbytes:
                     return True
             return False
@@ -272,9 +268,12 @@ class Room:
             if future:
                 self._plans[owner] = future
             keys = set().union(*self._plans.values())
-            for key in self._held - keys:
-                try_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
-            self._held = {key for key in keys if self._try_lease(key)}
+            with contextlib.suppress(OSError):  # leased at the next look, if it can be
+                for key in self._held - keys:
+                    try_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
+                for key in keys:
+                    try_lock(self._leases, fcntl.F_RDLCK, _byte_of(key))
+            self._held = keys
 
     def note_shard(self, key: str, path: str, identity: RemoteIdentity) -> None:
         """Write the note by which ``make`` knows a whole shard as the cache's own.
@@ -299,7 +298,6 @@ class Room:
     def close(self) -> None:
         """Let go of all leases; the last use of it."""
         os.close(self._leases)
-        os.close(self._others)
 
     def _by_use(self) -> list[tuple[str, str]]:
         """Keys and kinds of shards, whole or arriving, those that are needed last first."""
@@ -329,22 +327,6 @@ class Room:
         except (OSError, ValueError, KeyError, TypeError):
             return False
         return True
-
-    def _try_lease(self, key: str) -> bool:
-        """Lease a shard; false while another job looks at it: it is asked for again soon."""
-        with contextlib.suppress(OSError):
-            return try_lock(self._leases, fcntl.F_RDLCK, _byte_of(key))
-        return False
-
-    def _leased_by_others(self, key: str) -> bool:
-        if key in self._held:  # ours would be in the way
-            try_lock(self._leases, fcntl.F_UNLCK, _byte_of(key))
-        try:
-            return not try_lock(self._others, fcntl.F_WRLCK, _byte_of(key))
-        finally:
-            try_lock(self._others, fcntl.F_UNLCK, _byte_of(key))
-            if key in self._held:
-                self._try_lease(key)
 
 
 def _byte_of(key: str) -> int:

@@ -237,24 +237,6 @@ def test_a_part_that_cannot_be_opened_leaves_no_file_open(
     ShardPart(tmp_path, "k", 100).close()
 
 
-def test_a_cache_that_cannot_be_opened_leaves_no_file_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    opened: list[int] = []
-
-    def refused(path: Path) -> int:
-        if opened:
-            raise OSError(errno.EMFILE, "too many open files")
-        opened.append(open_or_begin(path))
-        return opened[0]
-
-    monkeypatch.setattr(shards.files, "open_or_begin", refused)
-    with pytest.raises(OSError, match="too many open files"):
-        Room(tmp_path, 0)
-    left = [os.path.realpath(one) for one in Path("/proc/self/fd").iterdir()]
-    assert not [one for one in left if one.startswith(str(tmp_path))]
-
-
 def test_a_chunk_has_one_fetcher_and_who_ends_lets_go_of_it(tmp_path: Path):
     first, second = (ShardPart(tmp_path, "k", SIZE) for _ in range(2))
     assert first.claim([0, 1]) == [0, 1]
