@@ -12,7 +12,7 @@ import io
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,11 @@ from autoloader.formats import DatasetFormat, Feature, ShardSlice, open_source
 from autoloader.formats.features import RAGGED
 from autoloader.formats.files import normal, reading, refuse_stand_ins
 from autoloader.formats.frames import ArrayPicture, PackedPicture, VideoFrame
-from autoloader.formats.plain import value_at
 from autoloader.formats.records import MalformedRecordError, RecordPlace
 from autoloader.formats.sources import dataset_versions
 from autoloader.samples.transforms.binding import is_depth_picture, is_depth_tensor
 from autoloader.samples.transforms.fields import text_of_points
-from autoloader.samples.transforms.rlds import METADATA, camera_numbers, read_episode
+from autoloader.samples.transforms.rlds import camera_numbers, read_rows
 from autoloader.telemetry import progress
 
 MOST_COLUMNS = 64
@@ -43,7 +42,6 @@ FEW_VALUES = 4
 """A column of no more different values is told with them."""
 _RANGES = ("feature", "column", "low", "mean", "high", "values", "not_finite")
 _DECLARED = ("kind", "dtype", "shape", "encoding", "per_step")
-_ONCE = f"{METADATA}/"
 _LONGEST_TEXT = 60
 _MOST_NUMBERS = 8
 _WORDS = re.compile(r"instruction|language|task|prompt", re.IGNORECASE)
@@ -205,12 +203,12 @@ def read_facts(directory: DatasetFormat, split: str, episodes: int) -> DatasetFa
     dark: defaultdict[str, list[bool]] = defaultdict(list)
     for place, payload in _records(directory, directory.splits[split]):
         try:
-            episode, steps, spans = read_episode(payload, features)
+            rows_of, steps, spans = read_rows(payload, features)
         except MalformedRecordError:
             continue
         found.episodes += 1
         found.steps += steps
-        values = dict(_leaves(episode, features))
+        values = {path: of for path, of in rows_of.items() if features[path].kind != "image"}
         cameras = {path: numbers.get(one.key) for path, one in features.items()}
         frames = {
             path: [payload[first:stop] for first, stop in spans[number].tolist()]
@@ -284,28 +282,6 @@ def _first_pictures(directory: DatasetFormat, place: RecordPlace) -> dict[str, P
                     frame.picture() if isinstance(frame, PackedPicture) else frame
                 )
     return found
-
-
-def _leaves(
-    episode: Mapping[str, Any], features: Mapping[str, Feature]
-) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Path → [T, …] values of all but pictures; what the episode has once is [1, …]."""
-    for path, feature in features.items():
-        holder: Any = episode if feature.per_step else episode[METADATA]
-        value = None
-        with contextlib.suppress(KeyError, TypeError):  # the record has no such array
-            value = value_at(holder, path if feature.per_step else path.removeprefix(_ONCE))
-        if value is not None and not isinstance(value, Mapping) and feature.kind != "image":
-            yield path, value if feature.per_step else _one_row(value)
-
-
-def _one_row(value: Any) -> NDArray[Any]:
-    """A value that an episode has once, as an array [1, …]."""
-    if isinstance(value, bytes):
-        row = np.empty(1, object)
-        row[0] = value
-        return row
-    return np.asarray(value)[None]
 
 
 def _first_value(value: Any, feature: Feature) -> list[Any]:

@@ -110,31 +110,41 @@ def _walk(
         yield path, feature, value, rows
 
 
-def read_episode(
+def read_rows(
     payload: Any, features: Mapping[str, Feature], *, stop: int | None = None
-) -> tuple[dict[str, Any], int, Spans]:
-    """(the episode, its steps T, where its frames lie in ``payload``) of a record.
+) -> tuple[dict[str, NDArray[Any]], int, Spans]:
+    """(path → rows [T, ...], the steps T, where frames lie in ``payload``) of a record.
 
-    Features that the record lacks, and those of kinds that no array holds, are left out.
+    What the episode has once is one row. Features that the record lacks, and those of kinds that no
+    array holds, are left out.
 
     Raises:
         MalformedRecordError: the payload is no such record, or its features differ in length.
     """
-    episode: dict[str, Any] = {}
-    metadata: dict[str, Any] = {}
+    found: dict[str, NDArray[Any]] = {}
     spans: Spans = {}
-    counts: dict[str, int] = {}
     for path, feature, value, rows in _walk(payload, features, spans, stop):
         if rows is None and value is not None:
             rows = _rows(payload, value, feature)
-        if rows is None:
-            continue
-        if feature.per_step:
-            counts[path] = len(rows)
+        if rows is not None and (feature.per_step or len(rows) == 1):
+            found[path] = rows
+    per_step = ((path, len(rows)) for path, rows in found.items() if features[path].per_step)
+    return found, agreed_steps(per_step), spans
+
+
+def read_episode(
+    payload: Any, features: Mapping[str, Feature], *, stop: int | None = None
+) -> tuple[dict[str, Any], int, Spans]:
+    """(the episode, its steps T, where its frames lie in ``payload``); as ``read_rows``."""
+    found, steps, spans = read_rows(payload, features, stop=stop)
+    episode: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    for path, rows in found.items():
+        if features[path].per_step:
             _put(episode, path, rows)
-        elif len(rows) == 1:
+        else:
             _put(metadata, path.removeprefix(f"{METADATA}/"), rows[0])
-    return {**episode, METADATA: metadata}, agreed_steps(counts.items()), spans
+    return {**episode, METADATA: metadata}, steps, spans
 
 
 def agreed_steps(counts: Iterable[tuple[str, int]]) -> int:
