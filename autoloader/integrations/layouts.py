@@ -80,17 +80,9 @@ def octo(
     steps = window.t[:, None, None] - (window.size + 1) + rows
     completed = last[:, None, None] - steps <= 0
     columns = mask.any(1).any(1)
-    found = {
-        "observation": {
-            **window.observation,
-            "timestep_pad_mask": window.real,
-            "task_completed": completed,
-        },
-        "task": window.task,
-        "action": action,
-        "action_pad_mask": columns[:, None, None] & ~completed[..., None],
-    }
-    return found | window.dataset_name
+    window.found["observation"] |= {"timestep_pad_mask": window.real, "task_completed": completed}
+    pad_mask = columns[:, None, None] & ~completed[..., None]
+    return {**window.found, "action": action, "action_pad_mask": pad_mask}
 
 
 def openvla(
@@ -147,13 +139,8 @@ def openvla(
         action = action[window.samples[:, None], held]
         inside = inside & (rows <= ahead)
     action = _blanked(action, ~inside[..., None] & ~absolute[:, None])
-    found = {
-        "observation": {**window.observation, "pad_mask": window.real},
-        "task": window.task,
-        "action": action,
-        "absolute_action_mask": absolute,
-    }
-    return found | window.dataset_name
+    window.found["observation"]["pad_mask"] = window.real
+    return {**window.found, "action": action, "absolute_action_mask": absolute}
 
 
 WIDTH = 32
@@ -403,20 +390,18 @@ class _Window:
         samples: [B] int64, 0 … B − 1.
         t: [B] int32, where the samples stand in their episodes.
         real: [B, W] bool, false where a row stands for one before the episode.
-        observation: images, proprio, timestep and their ``pad_mask_dict``.
         goal: [B] int32, the goal's place in the episode, or ``None``.
-        task: the goal's pictures, the instruction, and their ``pad_mask_dict``.
-        dataset_name: ``dataset_name`` → [B] bytes; empty where no names were given.
+        found: parts that both layouts have: ``observation`` (images, proprio, timestep), ``task``
+            (the goal's pictures, the instruction), each with its ``pad_mask_dict``, and
+            ``dataset_name``, [B] bytes, where names were given.
     """
 
     size: int
     samples: Any
     t: Any
     real: Any
-    observation: dict[str, Any]
     goal: Any | None
-    task: dict[str, Any]
-    dataset_name: dict[str, Any]
+    found: dict[str, Any]
 
 
 def _read_window(
@@ -447,10 +432,10 @@ def _read_window(
     first = (~real).sum(-1).clip(0, size - 1)
     samples = _constant(range(len(t)), first)
     always = filled((len(t), size), True, real)
-    observation: dict[str, Any] = {}
     present: dict[str, Any] = {}
-    task: dict[str, Any] = {}
+    observation: dict[str, Any] = {"pad_mask_dict": present}
     there: dict[str, Any] = {}
+    task: dict[str, Any] = {"pad_mask_dict": there}
     for camera, frames in batch["images"].items():
         mask = batch["frame_mask"][camera]
         name = f"image_{camera}"
@@ -472,20 +457,11 @@ def _read_window(
         there["timestep"] = always[:, 0]
     task["language_instruction"] = _texts_as_bytes(batch["language"])
     there["language_instruction"] = _constant([bool(text) for text in batch["language"]], real)
-    names: dict[str, Any] = {}
+    found: dict[str, Any] = {"observation": observation, "task": task}
     if dataset_names:
         each = [dataset_names[i] for i in batch["dataset_index"].tolist()]
-        names["dataset_name"] = _texts_as_bytes(each)
-    return _Window(
-        size=size,
-        samples=samples,
-        t=t,
-        real=real,
-        observation={**observation, "pad_mask_dict": present},
-        goal=goal_at,
-        task={**task, "pad_mask_dict": there},
-        dataset_name=names,
-    )
+        found["dataset_name"] = _texts_as_bytes(each)
+    return _Window(size, samples, t, real, goal_at, found)
 
 
 def _asked(size: int, goal: bool, frame_offsets: Sequence[int] | None, layout: str) -> list[int]:
