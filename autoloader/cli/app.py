@@ -30,10 +30,9 @@ import sys
 import traceback
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -373,20 +372,13 @@ def _show_version(asked: bool) -> None:
         raise typer.Exit
 
 
-class SchemaKind(str, Enum):
-    """Kinds of file whose JSON schema ``--schema`` prints."""
-
-    spec = "spec"
-    profile = "profile"
-
-
-def _show_schema(kind: SchemaKind | None) -> None:
+def _show_schema(kind: str | None) -> None:
     """Print a JSON schema and end, where ``--schema`` is given."""
     if kind is not None:
         from autoloader.controller.profile import Profile
         from autoloader.spec import PipelineSpec
 
-        model: Any = Profile if kind is SchemaKind.profile else PipelineSpec
+        model: Any = Profile if kind == "profile" else PipelineSpec
         emit_json(model.model_json_schema())
         raise typer.Exit
 
@@ -408,7 +400,9 @@ app = typer.Typer(
 def common(
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True)] = 0,
     version: Annotated[bool, typer.Option(callback=_show_version, is_eager=True)] = False,
-    schema: Annotated[SchemaKind | None, typer.Option(callback=_show_schema, is_eager=True)] = None,
+    schema: Annotated[
+        Literal["spec", "profile"] | None, typer.Option(callback=_show_schema, is_eager=True)
+    ] = None,
     json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
     """Adaptive, memory-aware data loading for mixtures of robot datasets.

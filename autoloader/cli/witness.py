@@ -473,7 +473,7 @@ def normalised_rows(
     for column in range(width):
         own: FieldNormalizeSpec | ColumnsNormalizeSpec = how
         for one in how.columns:
-            if column in _named(one.dims, width):
+            if one.mask(width)[column]:
                 own = one
         by_row = own is not how and getattr(own, "by_row", False)
         for row in range(len(values)):
@@ -483,16 +483,6 @@ def normalised_rows(
             done[row, column] = _normalised(x, column, own, how.arithmetic, given, masked=masked)
     done[zeroed] = 0.0
     return done
-
-
-def _named(dims: tuple[int, ...] | str | None, width: int) -> set[int]:
-    """Columns that ``dims`` names of ``width``."""
-    if isinstance(dims, str):
-        parts = [int(part) if part.strip() else None for part in dims.strip()[1:-1].split(":")]
-        if len(parts) == 1 and parts[0] is not None:
-            return {range(width)[parts[0]]}
-        return set(range(width)[slice(*parts)])
-    return set(range(width)) if dims is None else {range(width)[one] for one in dims}
 
 
 def _normalised(
@@ -531,8 +521,7 @@ def _normalised(
     else:  # as the values: near constant, the bound decides
         part = (x - (low if ours else float(np.float32(low)))) / (high - low + added)
         done = part if mean else 2 * part - 1
-    most = 1.0 if how.clip is True else float(how.clip)
-    return min(max(done, -most), most) if most else done
+    return min(max(done, -how.bound), how.bound)
 
 
 # -- weights -------------------------------------------------------------------------------------
