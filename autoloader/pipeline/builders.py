@@ -6,10 +6,10 @@ thread starts the process, takes what it sends, and starts it again where it end
 stopped process could outlive a child that was killed, and later write into a slot that the next
 child uses.
 
-*Decode processes.* ``RemoteBuilder`` does what ``BatchBuilder`` does. It keeps what it has asked
-for until the batch comes: the spans of every batch and the slots given. A process that dies, by
-whatever signal, or hangs is started again and asked for the same once more; a batch is filled from
-the plan, so it comes out the same. The process sends something every half second.
+*Decode processes.* ``RemoteBuilder`` does what ``BatchBuilder`` does. It keeps the span of every
+batch until it comes, with its slot once that is given. A process that dies, by whatever signal, or
+hangs is started again and asked for these batches once more; a batch is filled from the plan, so it
+comes out the same. The process sends something every half second.
 
 *Helpers.* A process beside the loader's child is Ray's driver (``integrations.ray.driver``), and
 the only one of the loader that imports Ray: it may end when the cluster does, and ends nobody else.
@@ -207,7 +207,7 @@ class RemoteBuilder(BuilderProcess):
         self._frames = frames
         self._leases: dict[int, Lease] = {}
         self._runs: collections.deque[collections.deque[tuple[int, int]]] = collections.deque()
-        self._given: collections.deque[Message] = collections.deque()
+        self._given: collections.deque[tuple[int, tuple[int, int]]] = collections.deque()
         self._filled: collections.deque[BatchMessage] = collections.deque()
         self.to_begin = 0
         self.begun: Callable[[], object] = lambda: None
@@ -229,22 +229,21 @@ class RemoteBuilder(BuilderProcess):
         """Give a slot to the next batch that has none, or to one that was not assigned."""
         with self.condition:
             self.to_begin += 1
-            self._say(messages.BuildSlot(0, slot, span=list(span or ())))
+            self._given.append((slot, span or self._next_span()))
+            self.send(messages.BuildSlot(0, slot, span=list(span or ())))
 
     def skip(self) -> None:
         """Pass over the next batch that has no slot: another builder fills it."""
         with self.condition:
-            self._say(messages.BuildPast(0))
+            self._next_span()
+            self.send(messages.BuildPast(0))
 
-    def _say(self, message: Message) -> None:
-        self._given.append(message)
-        self.send(message)
-
-    def _past_batch(self) -> None:
-        """The first batch of the runs is not waited for any more."""
-        self._runs[0].popleft()
+    def _next_span(self) -> tuple[int, int]:
+        """The positions of the next batch that has no slot."""
+        span = self._runs[0].popleft()
         if not self._runs[0]:
             self._runs.popleft()
+        return span
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """The next filled batch; ``None`` where none is ready in time.
@@ -303,28 +302,23 @@ class RemoteBuilder(BuilderProcess):
             frames = {} if slab is None else {"frames": slab.descriptor}
             self.wire = self.spawn(ring=self._ring, **frames)
             self.send(self._start)
-            for run in self._runs:
-                self.send(messages.BuildRun(0, [list(span) for span in run]))
-            for message in self._given:
-                self.send(message)
-            self.to_begin = self._slots_given()
+            for run in ([span for _, span in self._given], *self._runs):
+                if run:
+                    self.send(messages.BuildRun(0, [list(span) for span in run]))
+            for slot, _ in self._given:
+                self.send(messages.BuildSlot(0, slot))
+            self.to_begin = len(self._given)
             if self._parked:
                 self.send(messages.Park(0, True))
         self.begun()  # what its forerunner said of beginning may have been lost with it
         return self.wire
-
-    def _slots_given(self) -> int:
-        return sum(isinstance(one, messages.BuildSlot) for one in self._given)
 
     def take(self, message: Message) -> None:
         """See ``BuilderProcess.take``."""
         if isinstance(message, messages.BatchReady):
             batch = BatchMessage.from_plain(message.batch)
             with self.condition:
-                while not isinstance(given := self._given.popleft(), messages.BuildSlot):
-                    self._past_batch()
-                if not given.span:
-                    self._past_batch()
+                self._given.popleft()
                 self.supervisor.progress()
                 self._filled.append(batch)
                 self.condition.notify_all()
@@ -363,7 +357,7 @@ class RemoteBuilder(BuilderProcess):
         with self.condition:
             if not self.closed:
                 self._before, self._now = over(self.activity()), {}
-                self.to_begin = self._slots_given()  # it is not idle before another has begun them
+                self.to_begin = len(self._given)  # it is not idle before another has begun them
 
     def failed(self, error: BaseException) -> None:
         """The next ``next`` behind what is filled raises it."""
