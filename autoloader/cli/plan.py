@@ -480,7 +480,7 @@ class _Report:
         sample_bytes = reads = 0.0
         for share, d, table in zip(self._shares, datasets, self._tables, strict=True):
             sample_bytes += share * d.record_bytes * d.records / max(1, table.samples)
-            reads += share * len(d.cameras) * len(set(d.sample.frame_offsets))
+            reads += share * len(d.cameras) * d.sample.decodes
         found = None
         rows = {"any sample next": rates.singly_per_s(reads)}
         if asked is not None:

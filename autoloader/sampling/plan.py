@@ -561,8 +561,7 @@ def foretell_reuse(order: MixtureOrder, tables: Sequence[DatasetTable]) -> Reuse
         tables: tables of the datasets, each with a sample at least.
     """
     plan = SamplePlan(order, tables, chain=order.chain)
-    samples = (table.sample for table in tables)
-    alone = [len(set(one.frame_offsets)) + (one.goal != "none") for one in samples]
+    alone = [table.sample.decodes for table in tables]
     decodes = []
     for table, frames, runs in zip(tables, alone, plan.runs, strict=True):
         saved = (len(set(table.sample.frame_offsets)) - 1) * (order.block_length - 1)

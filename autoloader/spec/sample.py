@@ -200,6 +200,11 @@ class SampleSpec(Block):
         """Frames of a camera in a sample (F): the offsets', then the goal's."""
         return self.window + (self.goal != "none")
 
+    @property
+    def decodes(self) -> int:
+        """Different frames of a camera in a sample, the goal's among them."""
+        return len(set(self.frame_offsets)) + (self.goal != "none")
+
     @field_validator("action_relative_to_state", "action_zero_outside")
     @classmethod
     def _names_each_dim_once(cls, dims: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import autoloader.spec
 from autoloader.errors import SpecError
-from autoloader.spec import PipelineSpec
+from autoloader.spec import PipelineSpec, SampleSpec
 from autoloader.spec.reading import parse_yaml
 
 PLAIN: dict[str, Any] = {
@@ -447,3 +447,8 @@ def test_a_spec_made_in_python_is_refused_in_the_same_words():
     with pytest.raises(SpecError, match=r"datasets: \(\) lists no dataset") as caught:
         PipelineSpec(datasets=(), cameras=PipelineSpec.from_mapping(PLAIN).cameras)
     assert caught.value.path == "datasets"
+
+
+def test_a_goal_is_one_more_frame_to_read():
+    assert SampleSpec(frame_offsets=(-1, 0)).decodes == 2
+    assert SampleSpec(frame_offsets=(0, -1, 0), goal="uniform").decodes == 3
