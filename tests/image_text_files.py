@@ -23,11 +23,16 @@ def pixels(number: int) -> NDArray[np.uint8]:
 
 
 def encoded(number: int, kind: str = "png") -> bytes:
-    """The picture of a number as "png", "jpeg", "webp", "gif", "grey", "alpha", "palette"."""
+    """The picture of a number: "png", "jpeg", "webp", "gif", "grey", "clear", "alpha", "palette".
+
+    "clear" is of greys, whose one is transparent.
+    """
     picture = Image.fromarray(pixels(number))
     out = io.BytesIO()
-    if kind == "grey":
-        Image.fromarray(pixels(number)[..., 0]).save(out, "png")
+    if kind in ("grey", "clear"):
+        shown = pixels(number)[..., 0]
+        more = {"transparency": int(shown[0, 0])} if kind == "clear" else {}
+        Image.fromarray(shown).save(out, "png", **more)
     elif kind == "alpha":
         picture.putalpha(Image.fromarray(np.full(SIZE, 51, np.uint8)))
         picture.save(out, "png")

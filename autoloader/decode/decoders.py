@@ -34,7 +34,7 @@ from autoloader.formats.frames import Encoded
 from autoloader.samples.resolve import ResolvedDataset, ResolvedMixture
 from autoloader.spec import CameraSpec
 
-DECODER_VERSION = 2
+DECODER_VERSION = 3
 """One more when ``decode.frames`` gives other pixels for the same bytes."""
 _LIBRARIES = ("numpy", "opencv-python-headless", "pillow", "simplejpeg")
 _HASH_BYTES_PER_S = 1e9

@@ -67,7 +67,7 @@ _JPEG = b"\xff\xd8\xff"
 _JPEG_END = b"\xff\xd9"
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_SIZE = struct.Struct(">II")
-_PNG_SIZE_AT = 16
+_PNG_SIZE_AT, _PNG_DEPTH_AT, _PNG_CHUNKS_AT = 16, 24, 33
 _AS_STORED = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
 _LARGEST_PIXELS = 64_000_000
 _DECODED_BYTES = 8
@@ -136,8 +136,10 @@ class FrameDecoder:
                 self._jpeg_into(encoded, out)
             elif self._white:
                 check_picture(lambda count, at: bytes(encoded[at : at + count]))
-                picture = on_white(decoded(encoded, cv2.IMREAD_UNCHANGED))
-                resize_into(picture, out, self._camera)
+                picture = decoded(encoded, cv2.IMREAD_UNCHANGED)
+                if (grey := _clear_grey(encoded)) >= 0:
+                    picture[picture == grey] = np.iinfo(picture.dtype).max
+                resize_into(on_white(picture), out, self._camera)
             else:
                 resize_into(decoded(encoded, _AS_STORED), out, self._camera)
         except UndecodableFrameError:
@@ -265,6 +267,18 @@ def on_white(picture: NDArray[Any]) -> Pixels:
         return np.ascontiguousarray(found)
     alpha = picture[..., 3:].astype(np.uint16)
     return ((found * alpha + (255 - alpha) * 255 + 127) // 255).astype(np.uint8)
+
+
+def _clear_grey(encoded: bytes | memoryview) -> int:
+    """Value that a PNG of greys shows as transparent, which OpenCV does not tell; -1: none."""
+    at, is_grey = _PNG_CHUNKS_AT, encoded[:8] == _PNG and encoded[_PNG_DEPTH_AT + 1] == 0
+    while is_grey and at + 8 < len(encoded) and encoded[at + 4 : at + 8] != b"IDAT":
+        size, body = int.from_bytes(encoded[at : at + 4], "big"), at + 8
+        if encoded[at + 4 : body] == b"tRNS":
+            most = (1 << min(8, encoded[_PNG_DEPTH_AT])) - 1  # fewer bits are spread over 8
+            return int.from_bytes(encoded[body : body + 2], "big") * (255 // most)
+        at = body + size + 4
+    return -1
 
 
 def is_black(encoded: bytes | memoryview) -> bool:

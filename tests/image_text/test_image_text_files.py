@@ -220,13 +220,17 @@ def test_verify_agrees(tmp_path: Path, kind: str):
     assert found.texts == 20
 
 
-@pytest.mark.parametrize("kind", ["jpeg", "png", "webp", "gif", "grey", "alpha", "palette"])
+@pytest.mark.parametrize(
+    "kind", ["jpeg", "png", "webp", "gif", "grey", "clear", "alpha", "palette"]
+)
 def test_pictures_of_each_kind_are_decoded(tmp_path: Path, kind: str):
     (tmp_path / "a").write_bytes(encoded(2, kind))
     path = write_lines(tmp_path / "t.jsonl", [record(0, ["a"])] * 4)
     wanted = pixels(2).astype(float)
     if kind == "grey":
         wanted[:] = wanted[..., :1]
+    if kind == "clear":
+        wanted[:] = 255
     if kind == "alpha":
         wanted = wanted * 0.2 + 255 * 0.8
     with AutoLoader(spec_of(path), **HOW) as loader:

@@ -257,14 +257,16 @@ def _in_tar(path: str) -> Iterator[Found]:
             if member.offset_data + stored > size:
                 raise UnreadableError(f"it is cut off in {name[:80]}")
             known = f"{folder}/{stem}"
-            members[suffix.lower()] = member.offset_data, stored
+            key = suffix.lower()
+            members[key] = member.offset_data, _LINK if key in members else stored
 
 
 def _sample(file: BinaryIO, name: str, members: Mapping[str, tuple[int, int]]) -> Found:
     shown = [members[key] for key in sorted(members, key=_natural) if _ending(key) in PICTURES]
     text = next((key for end in _SAID for key in members if _ending(key) == end), "")
     if any(size == _LINK for _, size in members.values()):
-        return Found(0, fault=f"{name.strip('/')[:80]} has a link, or a sparse file")
+        lost = "a link, a sparse file, or two files of one name"
+        return Found(0, fault=f"{name.strip('/')[:80]} has {lost}")
     if not text:
         return Found(0, fault=f"{name.strip('/')[:80]} has no .json and no .txt", pictures=shown)
     place, size = members[text]
