@@ -233,9 +233,10 @@ def _action_width(spec: PipelineSpec) -> int:
 
 def _sized(spec: PipelineSpec, config: Stage2Config) -> PipelineSpec:
     """The spec with the run's own sizes of pictures and batches."""
-    # One validation loader is enough: errors are reported by dataset.
+    # One validation loader is enough: errors are reported by dataset, which batches must tell.
     whole = spec.validation.model_copy(update={"per_dataset": False})
-    changed: dict[str, Any] = {"validation": whole}
+    metadata = "dataset_only" if spec.metadata == "none" else spec.metadata
+    changed: dict[str, Any] = {"validation": whole, "metadata": metadata}
     if config.image_size is not None:
         size = (config.image_size, config.image_size)
         changed["cameras"] = {

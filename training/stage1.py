@@ -22,11 +22,12 @@ from autoloader.errors import UsageError
 from autoloader.loader import AutoLoader
 from autoloader.spec import PipelineSpec
 from training.flow import keyed_seed
-from training.images import frame_pair
+from training.images import FramePair, frame_pair
 from training.quantiser import Quantiser, QuantiserConfig, load_quantiser, save_quantiser
 
 _LEARNING_RATE = 2e-3
 _CALIBRATION_BATCHES = 16
+_MOST_EMPTY = 100
 _PATIENCE_S = 3600.0
 _POLL_S = 0.5
 
@@ -81,10 +82,10 @@ def train_quantiser(
     torch.manual_seed(keyed_seed(seed, "stage 1"))
     quantiser = Quantiser(config).to(device)
     optimiser = torch.optim.AdamW(quantiser.parameters(), lr=_LEARNING_RATE)
-    batches = _endless(loader)
+    pairs = _pairs(loader, camera, later, device)
     losses: list[Tensor] = []
     for step in range(steps):
-        pair = frame_pair(_moved(next(batches), camera, device), camera, later)
+        pair = next(pairs)
         loss = quantiser.loss(pair.now, pair.later, pair.weight, seed, "stage 1", step)
         optimiser.zero_grad()
         torch.autograd.backward(loss)
@@ -96,11 +97,10 @@ def train_quantiser(
     quantiser.frozen()
     vectors, codes = [], []
     for _ in range(_CALIBRATION_BATCHES):
-        pair = frame_pair(_moved(next(batches), camera, device), camera, later)
+        pair = next(pairs)
         found = quantiser.quantise(quantiser.encode(pair.now, pair.later))
-        there = pair.weight > 0
-        vectors.append(found.vectors.flatten(1)[there])
-        codes.append(found.codes[there].flatten())
+        vectors.append(found.vectors.flatten(1))
+        codes.append(found.codes.flatten())
     quantiser.calibrate(torch.cat(vectors))
     tenth = max(1, steps // 10)
     report = Stage1Report(
@@ -121,6 +121,30 @@ def _endless(loader: AutoLoader) -> Iterator[dict[str, Any]]:
             raise UsageError(
                 "the mixture has less than one batch an epoch",
                 remedy="make --batch-size smaller",
+            )
+
+
+def _pairs(
+    loader: AutoLoader, camera: str, later: int, device: torch.device
+) -> Iterator[FramePair]:
+    """The pairs of each batch that are real: padding would be in means and in the codebook.
+
+    A batch with fewer than two, of which there is no variance, is passed over.
+
+    Raises:
+        UsageError: many batches have none.
+    """
+    empty = 0
+    for batch in _endless(loader):
+        pair = frame_pair(_moved(batch, camera, device), camera, later)
+        real = pair.weight > 0
+        empty = 0 if int(real.sum()) > 1 else empty + 1
+        if not empty:
+            yield FramePair(pair.now[real], pair.later[real], pair.weight[real])
+        elif empty == _MOST_EMPTY:
+            raise UsageError(
+                f"{empty} batches have no two samples with both frames of camera {camera!r}",
+                remedy="choose another --camera, or smaller sample.frame_offsets in the spec",
             )
 
 

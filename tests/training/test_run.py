@@ -234,6 +234,30 @@ def test_the_command_line_trains_and_answers_with_one_json_document(
     assert "there is no file no.ckpt" in capsys.readouterr().err
 
 
+def test_errors_are_told_by_dataset_whatever_metadata_the_spec_asks_for(
+    small_mix: Path, tmp_path: Path
+):
+    spec = PipelineSpec.from_yaml(small_mix).model_dump(mode="json", by_alias=True)
+    spec["metadata"] = "none"
+    spec["datasets"][0]["split"]["val"], spec["datasets"][1]["split"]["val"] = "train[3:]", "train"
+    chosen = options(
+        small_mix, tmp_path, spec=PipelineSpec.from_mapping(spec), isolation="thread", max_steps=2,
+        val_every=2,
+    )  # fmt: skip
+    figures = run(chosen, StopSignals())
+    assert 0 < figures.validation["share/cup"] < 1
+
+
+def test_frames_that_are_never_there_in_pairs_are_refused_before_training(
+    small_mix: Path, tmp_path: Path
+):
+    spec = PipelineSpec.from_yaml(small_mix)
+    sample = spec.sample.model_copy(update={"frame_offsets": (0, 100)})
+    far = spec.model_copy(update={"sample": sample})
+    with pytest.raises(UsageError, match="100 batches have no two samples with both frames of"):
+        train(options(small_mix, tmp_path, spec=far, isolation="thread"), Witness())
+
+
 def test_ctrl_c_ends_the_process_with_a_checkpoint_and_nothing_left(
     small_mix: Path, tmp_path: Path, warm_python: Path
 ):
