@@ -43,12 +43,10 @@ from autoloader.formats.tables import (
     Section,
     ShardTables,
     SourceIdentity,
-    StoredFeature,
     TableBuilder,
     Texts,
     Values,
     Wanted,
-    sections_of,
 )
 from autoloader.formats.videos import PacketTable, first_frames_of, packets_of
 from autoloader.host.frozen import frozen
@@ -57,36 +55,6 @@ from autoloader.spec.model import Timestamps
 Ints = NDArray[np.int64]
 MARK = struct.Struct("<II")
 """Stand-in for a picture: the camera's place in the sorted names, and the step."""
-VIDEO_SECTIONS = (
-    Section.FRAME_OFFSETS,
-    Section.FRAME_LENGTHS,
-    Section.FRAME_KEYS,
-    Section.FRAME_PACKETS,
-    Section.FRAME_FILES,
-    Section.FRAME_CODECS,
-    Section.PACKET_OFFSETS,
-    Section.PACKET_SIZES,
-    Section.PACKET_NUMBERS,
-)
-PICTURE_SECTIONS = (
-    Section.FRAME_OFFSETS,
-    Section.FRAME_LENGTHS,
-    Section.FRAME_CODECS,
-    Section.UNPACKED_BYTES,
-    Section.PICTURE_STARTS,
-    Section.PICTURE_BYTES,
-)
-ARRAY_SECTIONS = (
-    Section.FRAME_OFFSETS,
-    Section.FRAME_LENGTHS,
-    Section.FRAME_CODECS,
-    Section.FRAME_KEYS,
-    Section.PICTURE_STARTS,
-    Section.PACKET_OFFSETS,
-    Section.PACKET_SIZES,
-    Section.PACKET_NUMBERS,
-)
-"""Of pictures in an array: the chunks of its slabs stand where a video has its packets."""
 
 
 # -- the tables of a file -----------------------------------------------------------------------
@@ -94,7 +62,7 @@ ARRAY_SECTIONS = (
 
 PackedFrames = Callable[[Ints], tuple[dict[Section, Any], list[bytes]]]
 """Frames of an episode that lie packed in the shard file: some steps → (values of
-``FileTables.pictures``, the codec). Keys of frames count from the first chunk that is given."""
+their sections, the codec). Keys of frames count from the first chunk that is given."""
 
 
 @frozen
@@ -169,8 +137,6 @@ class FileTables:
         read: reads an episode as a record, through the transform if there is one.
         features: features of the dataset, by path.
         cameras: keys of its pictures, sorted.
-        pictures: sections of cameras whose frames are in no video. A file of such frames belongs
-            to one shard file alone: its frames are told apart by their row in the shard.
 
     Attributes:
         notes: facts about the file that a person should know, as keys; once all were read.
@@ -181,7 +147,6 @@ class FileTables:
     read: ReadRecord
     features: Mapping[str, Feature]
     cameras: Sequence[str]
-    pictures: tuple[Section, ...] = PICTURE_SECTIONS
 
     def __post_init__(self) -> None:
         """Prepare what is found once a file; nothing is read yet."""
@@ -194,7 +159,7 @@ class FileTables:
 
     def build(self, episodes: Iterable[GiveEpisode]) -> TableBuilder:
         """The tables of the file's episodes, in their order."""
-        builder = TableBuilder(self.wanted.features, self._sections)
+        builder = TableBuilder(self.wanted.features)
         for give in episodes:
             try:
                 one = give()
@@ -206,11 +171,6 @@ class FileTables:
         for note in self.notes:
             builder.note(note)
         return builder
-
-    def _sections(self, feature: StoredFeature) -> tuple[Section, ...]:
-        if feature.role != "frames":
-            return sections_of(feature)
-        return VIDEO_SECTIONS if feature.key in self._of_videos else self.pictures
 
     def _values(self, one: StoredEpisode) -> tuple[int, Values, Texts]:
         """(steps, values for the sections, texts) of an episode.
@@ -246,8 +206,8 @@ class FileTables:
         """
         feature = self.wanted.features[number]
         if not len(marks):
-            own = self._sections(feature)
-            return {kind: np.zeros(1, np.int64) for kind in ONCE if kind in own}, [b""]
+            once = ONCE if feature.key in self._of_videos else (Section.FRAME_CODECS,)
+            return {kind: np.zeros(1, np.int64) for kind in once}, [b""]
         data = np.frombuffer(one.record, np.uint8)
         told = data[marks[:, None] + np.arange(MARK.size)].view("<u4")
         of = set(told[:, 0].tolist())
@@ -303,13 +263,11 @@ class FileTables:
 class StoredFormat(DatasetFormat):
     """A format whose episodes become records, as this module says.
 
-    Attributes:
-        pictures: sections of cameras whose frames are in no video. A file of such frames belongs
-            to one shard file alone: its frames are told apart by their row in the shard.
+    A file of frames that are in no video belongs to one shard file alone: its frames are told apart
+    by their row in the shard.
     """
 
     streamable: ClassVar[bool] = False
-    pictures: ClassVar[tuple[Section, ...]] = PICTURE_SECTIONS
 
     @abstractmethod
     def stored(
@@ -333,7 +291,7 @@ class StoredFormat(DatasetFormat):
     def tables(self, path: str, wanted: Wanted, read: ReadRecord) -> ShardTables:
         """See ``DatasetFormat``."""
         source = self.identity(path, wanted)
-        tables = FileTables(path, wanted, read, self.features, self.cameras, self.pictures)
+        tables = FileTables(path, wanted, read, self.features, self.cameras)
         stored = self.stored(path, slice(None), wanted, tables.notes)
         return tables.build(stored).tables(source)
 

@@ -197,38 +197,27 @@ def numbered(items: Iterable[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
     return np.array(ids, np.int32), list(known)
 
 
-def sections_of(feature: StoredFeature) -> tuple[Section, ...]:
-    """The sections of a feature whose frames are byte ranges of the shard file."""
-    if feature.role == "frames":
-        return Section.FRAME_OFFSETS, Section.FRAME_LENGTHS
-    return (NUMBERS.get(feature.role, Section.TEXT_IDS),)
-
-
 class TableBuilder:
     """Builds the tables of a shard file.
 
+    Frames have the sections that their values come with, and none without a whole record.
+
     Args:
         features: features that are indexed of each record.
-        sections: gives the sections that a feature has.
 
     Attributes:
         damage: number of a record → reason why it is left out.
     """
 
-    def __init__(
-        self,
-        features: Sequence[StoredFeature],
-        sections: Callable[[StoredFeature], tuple[Section, ...]] = sections_of,
-    ) -> None:
+    def __init__(self, features: Sequence[StoredFeature]) -> None:
         self.damage: dict[int, str] = {}
         self._features = features
         self._records: list[tuple[int, int, int]] = []
         self._texts: dict[bytes, int] = {}
-        self._parts: dict[Key, list[NDArray[Any]]] = {
-            (kind, number): [np.empty((0, *self._width(kind, number)), kind.dtype)]
-            for number, feature in enumerate(features)
-            for kind in sections(feature)
-        }
+        self._parts: dict[Key, list[NDArray[Any]]] = {}
+        for number, feature in enumerate(features):
+            if feature.role != "frames":
+                self._begun(NUMBERS.get(feature.role, Section.TEXT_IDS), number)
 
     def add(self, offset: int, length: int, steps: int, values: Values, texts: Texts) -> None:
         """Add the next record.
@@ -240,21 +229,20 @@ class TableBuilder:
             values: values by section; a text is a number in ``texts``.
             texts: feature number → its texts, UTF-8.
         """
-        self._records.append((offset, length, steps))
         known = self._texts
         for (kind, number), part in values.items():
             if kind in _OF_TEXTS:
                 ids = [known.setdefault(text, len(known)) for text in texts[number]]
                 part = np.array(ids, np.int32)[part]
-            self._parts[kind, number].append(part)
+            self._begun(kind, number).append(part)
+        self._records.append((offset, length, steps))
 
     def leave_out(self, offset: int, length: int, reason: str) -> None:
         """Add a record without rows; features that the episode has once keep their one place."""
         self.damage[len(self._records)] = reason
         self._records.append((offset, length, -1))
         for (kind, number), parts in self._parts.items():
-            if kind in ONCE or not self._features[number].per_step:
-                parts.append(np.full((1, *self._width(kind, number)), -1, kind.dtype))
+            parts.append(self._left_out(kind, number, 1))
 
     def note(self, text: str) -> None:
         """Add a fact about the shard file that a person should know."""
@@ -265,11 +253,20 @@ class TableBuilder:
         offsets, lengths, each = np.array(self._records, np.int64).reshape(-1, 3).T
         sections = {
             key: np.concatenate(parts).astype(key[0].dtype, copy=False)
-            for key, parts in self._parts.items()
+            for key, parts in sorted(self._parts.items(), key=lambda one: one[0][1])
         }
         steps, texts = each.astype(np.int32), list(self._texts)
         return ShardTables(source, offsets, lengths, steps, self.damage, sections, texts)
 
-    def _width(self, kind: Section, number: int) -> tuple[int, ...]:
-        """Shape of a section's item: numbers have a width."""
-        return (self._features[number].width,) if kind in NUMBERS.values() else ()
+    def _begun(self, kind: Section, number: int) -> list[NDArray[Any]]:
+        """Parts of a section, which begins with the places of records that were left out."""
+        if (parts := self._parts.get((kind, number))) is None:
+            parts = self._parts[kind, number] = [self._left_out(kind, number, len(self._records))]
+        return parts
+
+    def _left_out(self, kind: Section, number: int, records: int) -> NDArray[Any]:
+        """Places in a section of so many records that are left out; numbers have a width."""
+        feature = self._features[number]
+        rows = records if kind in ONCE or not feature.per_step else 0
+        width = (feature.width,) if kind in NUMBERS.values() else ()
+        return np.full((rows, *width), -1, kind.dtype)

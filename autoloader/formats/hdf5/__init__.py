@@ -73,7 +73,6 @@ class Hdf5Directory(episodes.StoredFormat):
 
     title: ClassVar[str] = "HDF5"
     marker: ClassVar[str] = "*.h*5*"
-    pictures = episodes.ARRAY_SECTIONS
 
     schema: Schema = field(default_factory=Schema)
     scans: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
