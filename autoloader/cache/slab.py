@@ -236,9 +236,6 @@ class FrameCache(Protocol):
     ) -> Lease:
         """Lease of a run of ``rows`` samples from position ``now`` on, which reads ``files``."""
 
-    def forget(self) -> None:
-        """Forget all frames: their files are not there any more."""
-
 
 def plain_slots(slots: Mapping[str, NDArray[Any]]) -> dict[str, list[Any]]:
     """Camera → a column about its frames, as a message to another process has it."""

@@ -68,7 +68,6 @@ _COSTS_EVERY_S = 1.0
 _MOST_FILES = 1 << (63 - FILE_BITS)
 """Frames of files beyond are not cached: their keys would be those of others."""
 NOWHERE = -1
-_FREE, _PENDING, _CACHED = np.uint8(0), np.uint8(1), np.uint8(2)
 _GROWN = 1024
 
 FrameCosts = Callable[[], NDArray[np.float64]]
@@ -89,8 +88,6 @@ class CameraSlots:
     Attributes:
         next_use: [S] int64, position at which the frame in a slot is shown next.
         dataset: [S] int32, dataset of the frame: it says what a hit saves.
-        used: number of slots that hold a frame, or will.
-        pending: number of these slots that are not filled yet.
         free: slots that have pages and hold nothing.
     """
 
@@ -99,14 +96,22 @@ class CameraSlots:
         self._written = written
         self._slot_of: dict[int, int] = {}
         self._key = np.empty(0, np.int64)
-        self._state = np.empty(0, np.uint8)
         self._pins = np.empty(0, np.int32)
         self.next_use = np.empty(0, np.int64)
         self.dataset = np.empty(0, np.int32)
-        self.used = self.pending = 0
         self.free: list[int] = []
         self._without_pages: list[int] = []
         self._top = BLACK + 1
+
+    @property
+    def used(self) -> int:
+        """Number of slots that hold a frame, or will."""
+        return len(self._slot_of)
+
+    @property
+    def pending(self) -> int:
+        """Number of these slots that are not filled yet; looks at each."""
+        return self.used - int(np.count_nonzero(self._written[BLACK + 1 : self._top]))
 
     @property
     def addable(self) -> int:
@@ -139,30 +144,26 @@ class CameraSlots:
         if self._top > len(self._key):
             self._grow()
         found = np.asarray(slots, np.int64)
-        self._key[found], self._state[found], self._pins[found] = keys, _PENDING, 0
+        self._key[found], self._pins[found] = keys, 0
         self.next_use[found], self.dataset[found] = next_use, dataset
         self._slot_of.update(zip(keys.tolist(), slots, strict=True))
-        self.used += count
-        self.pending += count
         return found
 
     def idle(self) -> Ints:
         """Slots whose frames are cached, and that nobody has pinned."""
-        return np.flatnonzero((self._state == _CACHED) & (self._pins == 0))
+        cached = self._written[BLACK + 1 : len(self._key)] & (self._pins[BLACK + 1 :] == 0)
+        return np.flatnonzero(cached) + BLACK + 1
 
     def unpin(self, slots: Ints) -> None:
         """Count one user less of each of these slots [n]; a slot may come twice.
 
-        Pending slots that are written are cached from now on. Slots that nobody has pinned any more
-        are evicted where they are not written, or not shown again.
+        Slots that nobody has pinned any more are evicted where they are not written, or not shown
+        again.
         """
         self.pin(slots, -1)
         slots = np.sort(slots)
         slots = slots[np.diff(slots, prepend=NOWHERE) > 0]
-        written = self._written[slots]
-        self.pending -= int((self._state[slots[written]] == _PENDING).sum())
-        self._state[slots[written]] = _CACHED
-        over = ~written | (self.next_use[slots] >= NEVER)
+        over = ~self._written[slots] | (self.next_use[slots] >= NEVER)
         self.evict(slots[over & (self._pins[slots] == 0)])
 
     def evict(self, slots: Ints) -> None:
@@ -170,19 +171,10 @@ class CameraSlots:
 
         None of them may be pinned, or twice among them.
         """
-        self.pending -= int((self._state[slots] == _PENDING).sum())
-        self._state[slots], self._written[slots] = _FREE, False
+        self._written[slots] = False
         for key in self._key[slots].tolist():
-            self._slot_of.pop(key, None)
+            del self._slot_of[key]
         self.free += slots.tolist()
-        self.used -= len(slots)
-
-    def forget(self) -> None:
-        """Find no frame any more; slots that are in use are evicted as soon as they are not."""
-        self.evict(self.idle())
-        left = np.flatnonzero(self._state)
-        self._key[left], self.next_use[left] = -2 - left, NEVER
-        self._slot_of.clear()
 
     def take_free(self, most: int) -> Ints:
         """Up to so many free slots, ascending, whose pages go; ``pages_gone`` brings them back.
@@ -197,19 +189,13 @@ class CameraSlots:
             self._without_pages.clear()
         return np.asarray(sorted(taken), np.int64)
 
-    def pages_gone(self, slots: Ints) -> Ints:
-        """Take back slots of ``take_free``, now without pages.
-
-        Returns:
-            Slots that had pages once, ascending, where none has any now; else none.
-        """
+    def pages_gone(self, slots: Ints) -> None:
+        """Take back slots of ``take_free``, now without pages."""
         self._without_pages += slots.tolist()
-        ever_used = np.arange(BLACK + 1, self._top)
-        return ever_used if len(self._without_pages) == len(ever_used) else ever_used[:0]
 
     def _grow(self) -> None:
         size = min(len(self._written), max(_GROWN, 2 * len(self._key), self._top))
-        for name in ("_key", "_state", "_pins", "next_use", "dataset"):
+        for name in ("_key", "_pins", "next_use", "dataset"):
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
@@ -385,12 +371,6 @@ class FrameTable:
             self._keep_budget()
         self._give_back()
 
-    def forget(self) -> None:
-        """Forget all frames: their files are not there any more."""
-        with self._lock:
-            for own in self._slots.values():
-                own.forget()
-
     def close(self) -> None:
         """Give the kernel all pages back; nobody asks any more, and no lease is in use."""
         with self._lock:
@@ -541,6 +521,6 @@ class FrameTable:
             return
         for camera, _, slots in taken:
             slab.punch(camera, slots)
-        with self._lock:  # pages that neighbours shared go with the last of them
-            for camera, own, slots in taken:
-                slab.punch(camera, own.pages_gone(slots))
+        with self._lock:
+            for _, own, slots in taken:
+                own.pages_gone(slots)

@@ -344,8 +344,6 @@ class RemoteBuilder(BuilderProcess):
             for camera, rows in message.stored.items():
                 lease.written[camera][lease.slots[camera][rows]] = True
             lease.give_up()
-        elif isinstance(message, messages.ForgetFrames):
-            self._frames.forget()
         else:
             super().take(message)
 

@@ -87,10 +87,6 @@ class RemoteFrames:
         """Take in the child's answer to ``ask``."""
         self._asking.pop(message.number).put(message)
 
-    def forget(self) -> None:
-        """Have the child forget all frames: their files are not there any more."""
-        self._send(messages.ForgetFrames(0))
-
     def _settle(self, number: int, lease: Lease) -> None:
         stored = {
             camera: np.flatnonzero(~lease.cached[camera] & (slots > BLACK) & written[slots])

@@ -256,10 +256,6 @@ class FramesStored(Message):
     stored: dict[str, list[int]]
 
 
-class ForgetFrames(Message):
-    """Decode process → child: drop all cached frames, as an index was built anew."""
-
-
 class Bad(Message):
     """Decode process → child: a record is to be quarantined."""
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import logging
 import threading
 import time
@@ -222,7 +223,6 @@ class Pipeline:
         self._reader = reader
         self.knobs = knobs
         self._memory = memory
-        self._number = deal.first_number
         self._rounds = Rounds(deal)
         self._clock = clock
         self._failure: BaseException | None = None
@@ -241,7 +241,7 @@ class Pipeline:
         self._unslotted: collections.deque[Task] = collections.deque()
         self._line: collections.deque[Task] = collections.deque()
         self._away: dict[int, Task] = {}
-        self._tasks_dealt = 0
+        self._numbers = itertools.count(deal.first_number)
         self._helpers: Helpers | None = None
         self._helped: collections.Counter[str] = collections.Counter()
         self._taken_there = np.zeros(len(mixture.datasets), np.int64)
@@ -321,10 +321,10 @@ class Pipeline:
         ):
             runs = self._rounds.next(len(self._lanes), samples)
             self._round_batches = sum(map(len, runs))
-            tasks = []
-            for k in range(self._round_batches):  # batch k is the next of run k mod n
-                tasks.append(Task(self._tasks_dealt, runs[k % len(runs)][k // len(runs)]))
-                self._tasks_dealt += 1
+            tasks = [  # batch k is the next of run k mod n
+                Task(next(self._numbers), runs[k % len(runs)][k // len(runs)])
+                for k in range(self._round_batches)
+            ]
             self._unslotted += tasks
             self._tasks += tasks
             if self._helpers_room or self._line or self._away:  # Ray helpers take batches, too
@@ -456,8 +456,7 @@ class Pipeline:
 
     def _next(self, timeout_s: float) -> BatchMessage | None:
         task = self._filled(time.monotonic() + timeout_s)
-        batch = None if task is None else task.batch
-        if batch is None:
+        if task is None or (batch := task.batch) is None:
             return None
         if self._call is not None:
             self._calling = True
@@ -469,8 +468,7 @@ class Pipeline:
             del memory
             self._call.check_let_go(kept)
         self._slots.hand_out(batch.slot)
-        batch.number = self._number
-        self._number += 1
+        batch.number = task.number
         self._hand_out()
         return batch
 

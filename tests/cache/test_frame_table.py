@@ -116,21 +116,6 @@ def test_what_a_decode_costs_is_known_as_long_as_one_pipeline_is_there(table: Fr
     assert not kept[::2].any()
 
 
-def test_after_forgetting_nothing_old_is_shown(table: FrameTable):
-    table.resize(20 * FRAME)
-    keys = np.arange(10)
-    first = table.ask(["file"], {"primary": frames(keys, np.full(10, 100))}, 0, 1)
-    filled(first)
-    first.give_up()
-    reading = table.ask(["file"], {"primary": frames(keys[:3], np.full(3, 100))}, 5, 1)
-    table.forget()
-    new = table.ask(["file"], {"primary": frames(keys, np.full(10, 100))}, 10, 1)
-    assert not new.cached["primary"].any()
-    assert not set(new.slots["primary"].tolist()) & set(reading.slots["primary"].tolist())
-    reading.give_up()
-    new.give_up()
-
-
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_budget_moves_to_shown_pixels_are_right_and_bytes_stay_within(data: st.DataObject):

@@ -124,7 +124,6 @@ class PlannedSource(SampleSource):
         self._parked = False
         self._threads: list[threading.Thread] = []
         self._knobs = knobs
-        self._io_threads = 0
         self.run_bytes = self.read_bytes = 0
         self.reading_s = 0.0
         self._assigned = 0
@@ -163,10 +162,8 @@ class PlannedSource(SampleSource):
             if less:
                 self._unpin()
             self._memory.release(_pieces(knobs.read_ahead))
-            grow = knobs.io_threads - self._io_threads
-            self._io_threads = knobs.io_threads
             self._room.notify_all()
-            for _ in range(grow):
+            for _ in range(knobs.io_threads - len(self._threads)):
                 thread = LoaderThread(target=self._work, name="autoloader-read")
                 self._threads.append(thread)
                 thread.start()
@@ -311,7 +308,7 @@ class PlannedSource(SampleSource):
         """
         with self._room:
             while not self._closed:
-                if threading.current_thread() not in self._threads[: self._io_threads]:
+                if threading.current_thread() not in self._threads[: self._knobs.io_threads]:
                     self._threads.remove(threading.current_thread())
                     return None
                 if self._to_read and not self._parked:
@@ -359,7 +356,7 @@ class PlannedSource(SampleSource):
                 self._check_indexes(None)
                 if rebuilds == ShardIndex.rebuilds:
                     raise
-        self._lease(spans, wanted, block, reads, rebuilds=rebuilds)
+        self._lease(spans, wanted, block, reads)
         if block.lease is not None:
             self._leases = [lease for lease in self._leases if not lease.over]
             self._leases.append(block.lease)
@@ -498,7 +495,6 @@ class IndexedReader(MixtureReader):
         self._frames: FrameTable | None = None
         self.opened: OpenMixture
         self._cache: FrameCache
-        self._rebuilds = ShardIndex.rebuilds
         self.blocks: Blocks | None = None
         self._claiming = threading.Lock()
         self._closed = False
@@ -542,13 +538,7 @@ class IndexedReader(MixtureReader):
         return partial(PlannedSource, self)
 
     def lease(
-        self,
-        spans: Spans,
-        planned: PlannedSamples,
-        block: SampleBlock,
-        reads: PlannedReads,
-        *,
-        rebuilds: int,
+        self, spans: Spans, planned: PlannedSamples, block: SampleBlock, reads: PlannedReads
     ) -> None:
         """Give a block its lease of the frame cache, if it has use for one; any thread.
 
@@ -559,12 +549,7 @@ class IndexedReader(MixtureReader):
             planned: samples of the run.
             block: block of the samples, without frames yet.
             reads: stretches of files that the block needs.
-            rebuilds: indexes that were built anew so far; after one more, cached frames may be of
-                other places.
         """
-        if rebuilds != self._rebuilds:
-            self._rebuilds = rebuilds
-            self._cache.forget()
         if not self._cache.budget_bytes or not reads.ranges:
             return
         position = np.concatenate([np.arange(start, stop) for start, stop in spans])
