@@ -474,27 +474,21 @@ OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class OpenFile:
-    """A data file that is open.
+    """A data file that is open as long as somebody refers to it.
 
     Attributes:
         path: path of the open file.
-        descriptor: descriptor of the file; −1 once it is closed.
+        descriptor: descriptor of the file.
     """
 
-    __slots__ = ("descriptor", "path", "retired", "users")
+    __slots__ = ("descriptor", "path")
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor
-        self.users = 0
-        self.retired = False
 
-    def retire(self) -> None:
-        """Close the file, now or when the last borrower gives it back."""
-        self.retired = True
-        if not self.users and self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self.descriptor)
 
 
 class Descriptors:
@@ -537,43 +531,27 @@ class Descriptors:
             self._age += any(_was_replaced(path, file.descriptor) for path, file in now)
             return self._age
 
-    @contextmanager
-    def borrowed(self, path: str, age: int = 0) -> Iterator[OpenFile]:
-        """A data file, open for reads here and there. Raises OSError.
+    def borrowed(self, path: str, age: int = 0) -> OpenFile:
+        """A data file for reads here and there, which stays open while it is borrowed.
 
         Args:
             path: path of the data file.
             age: answer of ``age`` when the reader began.
-        """
-        file = self._borrow(path, age)
-        try:
-            yield file
-        finally:
-            with self._lock:
-                file.users -= 1
-                if file.retired:
-                    file.retire()
 
-    def _borrow(self, path: str, age: int) -> OpenFile:
+        Raises:
+            OSError: the file cannot be opened.
+        """
         key = path, age
         with self._lock:
-            found = self._files.get(key)
-            if found is not None:
-                return self._used(key, found)
+            if (found := self._files.get(key)) is not None:
+                self._files.move_to_end(key)
+                return found
         mine = OpenFile(path, self.open(path))  # outside the lock: storage may be slow
         os.posix_fadvise(mine.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         with self._lock:
-            found = self._used(key, self._files.setdefault(key, mine))
-        if found is not mine:
-            mine.retire()
+            found = self._files.setdefault(key, mine)
         self._fit()
         return found
-
-    def _used(self, key: tuple[str, int], file: OpenFile) -> OpenFile:
-        """The file, which has one more user from now on."""
-        self._files.move_to_end(key)
-        file.users += 1
-        return file
 
     def note_map(self, unmap: Unmap) -> None:
         """Register a map by the method of its owner that drops it; the budget may call that."""
@@ -590,8 +568,8 @@ class Descriptors:
         """Unregister a reader; with the last one all data files are closed."""
         with self._lock:
             self._readers -= 1
-            while not self._readers and self._files:
-                self._files.popitem()[1].retire()
+            if not self._readers:
+                self._files.clear()
 
     def _fit(self) -> None:
         """Close what the limits leave no room for."""
@@ -602,7 +580,7 @@ class Descriptors:
         """Close the oldest file, or map, if there are more than so many; false if not."""
         with self._lock:
             if len(self._files) > most:
-                self._files.popitem(last=False)[1].retire()
+                self._files.popitem(last=False)
                 return True
             while len(self._maps) > most:
                 unmap = self._maps.popleft()()

@@ -182,10 +182,10 @@ def read_all(
                 away[path] = own
                 continue
             now.note(path)
-            with descriptors.borrowed(path, now.age) as shared:
-                for first, into in own:
-                    read_whole(shared.descriptor, into, first)
-                now.check(shared)  # behind the reads: a write before them shows
+            shared = descriptors.borrowed(path, now.age)
+            for first, into in own:
+                read_whole(shared.descriptor, into, first)
+            now.check(shared)  # behind the reads: a write before them shows
         if away:
             from autoloader.storage.shards import shard_cache  # local data goes without
 
