@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -70,8 +70,8 @@ from autoloader.formats.videos import PacketTable, first_frames_of, mapped, pack
 from autoloader.host.extras import needs
 from autoloader.spec.model import Timestamps
 
-MOST_KEPT_PACKETS = 2**21
-"""Packets kept of videos that other Parquet files still ask for; one takes 48 bytes."""
+MOST_KEPT_PACKETS = 2**18
+"""Packets kept of videos that other Parquet files may ask for; one takes 48 bytes."""
 _RANGE = re.compile(r"(\d+):(\d+)")
 
 
@@ -144,7 +144,7 @@ class LeRobotDirectory(StoredFormat):
 
     @cached_property
     def _videos(self) -> Videos:
-        return Videos(self.episodes)
+        return Videos()
 
     def identity(self, path: str, wanted: Wanted) -> SourceIdentity:
         """See ``DatasetFormat``; of a Parquet file, its episodes' videos, and the metadata."""
@@ -498,24 +498,14 @@ def nearest(frames: VideoFrames, times_s: NDArray[np.float64]) -> Ints:
 class Videos:
     """The packet tables of a dataset's videos; for any number of threads.
 
-    The episodes of a video may lie in several Parquet files. Its table is kept until the last of
-    them has asked, as long as there is room.
-
-    Args:
-        episodes: list of the dataset's episodes.
+    The episodes of a video may lie in several Parquet files. So the tables that were asked for last
+    are kept, as long as there is room.
     """
 
-    def __init__(self, episodes: EpisodeList) -> None:
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reading: dict[str, threading.Lock] = {}
         self._kept: OrderedDict[str, PacketTable] = OrderedDict()
-        self._episodes = episodes
-
-    @cached_property
-    def _left(self) -> Counter[str]:
-        """Video → Parquet files that have yet to ask; counted once the first asks."""
-        of, paths = self._episodes, self._episodes.data.paths
-        return Counter(video for path in paths for video in of.videos_of(path, of.videos))
 
     def table(self, path: str) -> PacketTable:
         """The packets of a video; a Parquet file asks once. Raises UnreadableError."""
@@ -524,10 +514,7 @@ class Videos:
         with mine:
             found = self._kept.get(path) or packets_of(path)
             with self._lock:
-                self._left[path] -= 1
                 self._kept[path] = found
-                if self._left[path] <= 0:
-                    del self._kept[path]
                 while sum(map(len, self._kept.values())) > MOST_KEPT_PACKETS:
                     self._kept.popitem(last=False)
         return found
