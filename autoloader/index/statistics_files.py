@@ -37,11 +37,22 @@ FILE_OF: Mapping[str, str] = {"openpi": "norm_stats.json", "lerobot": "meta/stat
 """Formats of one dataset: the file's place in the dataset's (or robot's) own folder."""
 
 _MOMENTS = ("mean", "std")
-_QUANTILES = {"octo": {"p99": "q99", "p01": "q01"}, "openvla": {"q01": "q01", "q99": "q99"}}
-"""Format → its name of a quantile → ours."""
-_OPENPI = ("mean", "std", "q01", "q99")
-_LEROBOT = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")
-_LEROBOT_FIELDS = {"action": "action", "proprio": "observation.state"}
+_OURS = {"action": "action", "proprio": "proprio"}
+_RANGE = {name: name for name in ("mean", "std", "max", "min")}
+_QUANTILES = {name: name for name in ("q01", "q99")}
+_LAYOUTS: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
+    "octo": (_OURS, {**_RANGE, "p99": "q99", "p01": "q01"}),
+    "openvla": (_OURS, {**_RANGE, **_QUANTILES}),
+    "openpi": (
+        {"state": "proprio", "actions": "action"},
+        {"mean": "mean", "std": "std", **_QUANTILES},
+    ),
+    "lerobot": (
+        {"action": "action", "observation.state": "proprio"},
+        {**_RANGE, **_QUANTILES, "q10": "q10", "q50": "q50", "q90": "q90"},
+    ),
+}
+"""Format → (its name of a field → ours, its name of a number → ours)."""
 
 
 def read_document(document: Mapping[str, Any]) -> dict[str, NormalizationStatistics]:
@@ -90,60 +101,33 @@ def written(document: Mapping[str, Any], how: Format) -> dict[str, Any]:
         document: the document of ``mixture.statistics_document``.
         how: name of the format, such as "octo".
     """
-    if how in FILE_OF:
-        make = _openpi if how == "openpi" else _lerobot
-        return {name: make(entry) for name, entry in document.items()}
     if how == "autoloader":
         return {"": dict(document)}
-    found = {name: _by_dataset(entry, how) for name, entry in document.items()}
+    found = {name: _entry(one, how) for name, one in document.items()}
+    if how in FILE_OF:
+        return found
     # What Octo's loader takes for one dataset names none.
     return {"": next(iter(found.values())) if how == "octo" and len(found) == 1 else found}
 
 
-def _by_dataset(entry: Mapping[str, Any], how: Format) -> dict[str, Any]:
-    """A dataset's entry as Octo and OpenVLA have it."""
-    names = dict.fromkeys(("mean", "std", "max", "min")) | _QUANTILES[how]
-    found = {
-        field: {
-            theirs: entry[field][ours or theirs]
-            for theirs, ours in names.items()
-            if (ours or theirs) in entry[field]
-        }
-        for field in ("action", "proprio")
-        if field in entry
+def _entry(entry: Mapping[str, Any], how: Format) -> dict[str, Any]:
+    """A dataset's entry in another tool's layout."""
+    fields, numbers = _LAYOUTS[how]
+    found: dict[str, Any] = {
+        theirs: {key: entry[ours][own] for key, own in numbers.items() if own in entry[ours]}
+        for theirs, ours in fields.items()
+        if ours in entry
     }
+    if how == "openpi":
+        return {"norm_stats": found}
+    if how == "lerobot":
+        return {field: {**one, "count": [entry["num_transitions"]]} for field, one in found.items()}
     if "action" in found:
         if how == "openvla":
             width = len(found["action"]["mean"])
-            found.setdefault("proprio", dict.fromkeys(names, [0.0] * width))
+            found.setdefault("proprio", dict.fromkeys(numbers, [0.0] * width))
         found["action"]["mask"] = entry["action"]["mask"]
     return found | {key: entry[key] for key in ("num_transitions", "num_trajectories")}
-
-
-def _openpi(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A dataset's entry in openpi's layout."""
-    fields = {"state": entry.get("proprio"), "actions": entry.get("action")}
-    return {
-        "norm_stats": {
-            theirs: {key: found.get(key) for key in _OPENPI}
-            for theirs, found in fields.items()
-            if found is not None
-        }
-    }
-
-
-def _lerobot(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A dataset's entry in lerobot's layout."""
-    count = [entry["num_transitions"]]
-    return {
-        theirs: {
-            key: count if key == "count" else entry[ours][key]
-            for key in _LEROBOT
-            if key == "count" or key in entry[ours]
-        }
-        for ours, theirs in _LEROBOT_FIELDS.items()
-        if ours in entry
-    }
 
 
 def normalize_of(spec: PipelineSpec) -> NormalizeSpec:
