@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
@@ -633,7 +634,8 @@ def _rel2abs(signal: list[np.float32]) -> list[float]:
         found.append(is_open)
     known = [one for one in found if one is not None]
     before = not known[0] if known else True
-    return [float(before if one is None else one) for one in found]
+    states = [float(before if one is None else one) for one in found]
+    return [math.nan if math.isnan(x) else state for x, state in zip(signal, states, strict=True)]
 
 
 def _binarise(signal: list[np.float32]) -> list[float]:
@@ -643,7 +645,7 @@ def _binarise(signal: list[np.float32]) -> list[float]:
             reached = 1.0
         elif value < np.float32(0.05):
             reached = 0.0
-        found.append(reached)
+        found.append(math.nan if math.isnan(value) else reached)
     return found[::-1]
 
 

@@ -1,5 +1,6 @@
 """Steps and ops that see whole episodes: by their rules, in both readers, under every window."""
 
+import math
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -252,7 +253,8 @@ def test_an_index_is_built_anew_where_the_ops_change_and_only_there(data: Data):
 
 SIGNAL = st.lists(
     st.one_of(
-        st.sampled_from([-1.0, 0.0, 1.0, -0.1, 0.1, 0.05, 0.95]), st.floats(-1.5, 1.5, width=32)
+        st.sampled_from([-1.0, 0.0, 1.0, -0.1, 0.1, 0.05, 0.95, math.nan]),
+        st.floats(-1.5, 1.5, width=32),
     ),
     min_size=1,
     max_size=40,
@@ -266,8 +268,12 @@ def column(values: list[float]) -> np.ndarray:
 @given(SIGNAL)
 def test_grippers_follow_their_rules_on_any_signal(values: list[float]):
     signal = column(values)
-    np.testing.assert_array_equal(fields.rel2abs(signal)[:, 0], rel2abs(signal[:, 0]))
-    np.testing.assert_array_equal(fields.binarise(signal)[:, 0], binarise(signal[:, 0]))
+    for rule in (rel2abs, binarise):
+        wanted = np.where(np.isnan(signal), np.nan, rule(signal[:, 0])[:, None])
+        op = FieldOp(rule.__name__)
+        np.testing.assert_array_equal(fields.apply_op(op, signal), wanted)
+        *_, told = stages([{"x": row} for row in signal], FieldTerm("x", ops=(op,)))
+        np.testing.assert_array_equal(told, wanted)
 
 
 ANGLES = st.tuples(st.floats(-3.1, 3.1), st.floats(-1.3, 1.3), st.floats(-3.1, 3.1))

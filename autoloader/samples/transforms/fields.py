@@ -411,7 +411,7 @@ def rel2abs(x: Floats) -> Floats:
 
     x < −0.1 is the command to open, x > 0.1 to close, anything else none. A step has the state of
     the last command up to and with it. Before the first command it has the opposite of that one;
-    without any command it is open.
+    without any command it is open. NaN stays NaN.
     """
     command = np.where(x < np.float32(-COMMAND), 1, np.where(x > np.float32(COMMAND), -1, 0))
     step = np.arange(len(x))[:, None]
@@ -420,14 +420,14 @@ def rel2abs(x: Floats) -> Floats:
     told = np.take_along_axis(command, first[None], axis=0)
     start = np.where(told == 0, 1, -told)
     state = np.where(last >= 0, np.take_along_axis(command, np.maximum(last, 0), axis=0), start)
-    return (state > 0).astype(np.float32)
+    return np.where(np.isnan(x), x, (state > 0).astype(np.float32))
 
 
 def binarise(x: Floats) -> Floats:
     """An absolute gripper as 1 (open, x > 0.95) and 0 (closed, x < 0.05).
 
     A value between takes the state that comes next. A run of them at the end, which reaches none,
-    takes the episode's last value as it is.
+    takes the episode's last value as it is. NaN stays NaN.
     """
     known = (x > np.float32(OPEN)) | (x < np.float32(CLOSED))
     steps = len(x)
@@ -435,7 +435,7 @@ def binarise(x: Floats) -> Floats:
     following = np.minimum.accumulate(np.where(known, step, steps)[::-1], axis=0)[::-1]
     reached = np.take_along_axis(x, np.minimum(following, steps - 1), axis=0)
     state = (reached > np.float32(OPEN)).astype(np.float32)
-    return np.where(following < steps, state, x[-1])
+    return np.where(np.isnan(x), x, np.where(following < steps, state, x[-1]))
 
 
 def relabel(x: Floats) -> Floats:
