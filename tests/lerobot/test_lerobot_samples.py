@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from command_lines import Cli
 from ended import python
@@ -33,6 +35,37 @@ def test_every_codec_and_keyframe_distance_gives_the_frames_that_were_written(
         for (episode, t), sample in found.items():
             for number, camera in enumerate(("top", "side")):
                 assert shown(sample["frames"][camera][1]) == (number, episode, t)
+
+
+class Rows(pa.ExtensionType):
+    """Lists under a name of their own, as ``datasets`` writes features of two axes."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.list_(pa.float32()), "rows of a test")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: Any, serialized: bytes) -> "Rows":
+        return cls()
+
+
+@pytest.mark.parametrize("kind", [Rows(), pa.fixed_shape_tensor(pa.float32(), [3])])
+def test_numbers_are_read_whatever_type_of_a_package_they_are_of(tmp_path: Path, kind: Any):
+    files = LeRobotFiles()
+    root = files.write(tmp_path / "arm")
+    for path in (root / "data").rglob("*.parquet"):
+        table = pq.read_table(path)
+        rows = pa.array(table["action"].to_pylist(), kind.storage_type)
+        tensors = pa.ExtensionArray.from_storage(kind, rows)
+        place = table.column_names.index("action")
+        pq.write_table(table.set_column(place, "action", tensors), path)
+    pa.register_extension_type(Rows())
+    try:
+        check(files, root, samples_of(spec_of(root)), {"top": TOP})
+    finally:
+        pa.unregister_extension_type(Rows().extension_name)
 
 
 def test_metadata_and_a_video_of_several_parquet_files_are_read_once(

@@ -712,6 +712,7 @@ def _flat(column: Any, width: int, dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
     import pyarrow
 
     rows, values = len(column), column.combine_chunks()
+    values = getattr(values, "storage", values)  # of tensors, which some packages make of lists
     of = np.arange(rows)  # a row that loses a value has too few
     found = np.zeros((rows, width), dtype)
     while True:
