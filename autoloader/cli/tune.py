@@ -96,13 +96,13 @@ def _verdict(
 ) -> Iterator[tuple[str, str]]:
     """Yield what a person asks of a measurement: rate, memory, limit, next step."""
     from autoloader.telemetry.verdict import MOSTLY_RATIO
-    from autoloader.tune.bound import Analyst, Supplies
+    from autoloader.tune.bound import Analyst
 
     rate, waits, lowest = (
         found[key] for key in ("samples_per_s", "wait_ratio", "min_headroom_bytes")
     )
     cpus = usable_processors()
-    analyst = Analyst(Supplies(cpus))
+    analyst = Analyst(cpus)
     analyst.learn(found)
     bound = analyst.bound()
     yield "Rate", f"{rate:.0f} samples/s, {found['batches_per_s']:.1f} batches/s"

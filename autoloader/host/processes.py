@@ -28,7 +28,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -38,7 +37,6 @@ from pathlib import Path
 import psutil
 
 from autoloader.host.frozen import frozen
-from autoloader.host.headroom import HeadroomSource, headroom_or_none
 from autoloader.host.machine import CgroupProcessors, KernelFile, Processors
 
 _RSS_LINE = re.compile(rb"^(RssAnon|RssFile|RssShmem):\s+(\d+) kB", re.MULTILINE)
@@ -110,59 +108,6 @@ def _children(pid: int) -> list[int]:
             with contextlib.suppress(OSError):
                 found += map(int, (thread / "children").read_bytes().split())
     return found
-
-
-class PeakSampler:
-    """A ``with`` block that samples memory from a thread of its own.
-
-    Args:
-        headroom: source of ``min_headroom_bytes``; ``None`` leaves it out.
-        period_s: time between two samples.
-
-    Attributes:
-        min_headroom_bytes: least headroom at any sample; ``None``: not measured.
-
-    Both figures include a sample at the start and one at the end of the block, so they exist
-    however short it is. Memory that comes and goes between two samples is not seen.
-    """
-
-    def __init__(self, headroom: HeadroomSource | None = None, *, period_s: float = 0.1) -> None:
-        self._headroom = headroom
-        self._period_s = period_s
-        self._baseline_bytes = self._peak_bytes = 0
-        self.min_headroom_bytes: int | None = None
-        self._lock = threading.Lock()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="peak-sampler", daemon=True)
-
-    @property
-    def peak_rss_bytes(self) -> int:
-        """Most bytes held at any sample, less what was held at the start; never negative."""
-        return max(0, self._peak_bytes - self._baseline_bytes)
-
-    def sample(self) -> None:
-        """Take one sample of both now, from any thread."""
-        held = tree_own_bytes(os.getpid(), shared_memory=True)
-        free = None if self._headroom is None else headroom_or_none(self._headroom)
-        with self._lock:
-            self._peak_bytes = max(self._peak_bytes, held)
-            known = [one for one in (self.min_headroom_bytes, free) if one is not None]
-            self.min_headroom_bytes = min(known, default=None)
-
-    def __enter__(self) -> PeakSampler:
-        self.sample()
-        self._baseline_bytes = self._peak_bytes
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-        self.sample()
-
-    def _run(self) -> None:
-        while not self._done.wait(self._period_s):
-            self.sample()
 
 
 _EVERY_S = 30.0

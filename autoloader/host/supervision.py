@@ -183,6 +183,12 @@ def read_vitals(pid: int) -> Vitals:
     return Vitals(at_s, threads)
 
 
+def is_stopped(pid: int) -> bool:
+    """True if all threads of a process are stopped now."""
+    now = read_vitals(pid)
+    return kind_of(now, now) is Kind.STOPPED
+
+
 def waits_in_kernel(pid: int) -> bool:
     """True if a thread of a process waits inside the kernel, and all others do or have ended."""
     states = {one.state for one in read_vitals(pid).threads.values()}
@@ -347,18 +353,30 @@ _left: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(eq=False)
-class ProcessWatch:
-    """Tells a process that hangs from one that is only slow.
+class Supervisor:
+    """Starts a process again when it ends or hangs, until it has failed too often.
+
+    It tells a process that hangs from one that is only slow.
 
     Attributes:
-        what: the process, in messages.
-        pid: process id; 0 where it is not known.
-        read: function that reads the process's vitals.
+        what: the process, in messages, as in "the loader's child".
+        module: full name of the module that it runs.
+        remedy: what the user can do where it cannot be kept alive, for a reason other than memory.
+        process: the process; ``None`` before the first, and where somebody else has started it.
+        pid: process id; 0 where it is not known yet.
+        read: function that reads a process's vitals.
     """
 
     what: str
-    pid: int
+    module: str
+    remedy: str
+    process: subprocess.Popen[bytes] | None = None
+    pid: int = 0
     read: Callable[[int], Vitals] = read_vitals
+    _in_a_row: int = 0
+    _crashes: int = 0
+    _since_crash: int = 0
+    _log: int = field(default_factory=lambda: memory_file("autoloader-log"))
 
     def __post_init__(self) -> None:
         self.saw_life()
@@ -368,12 +386,6 @@ class ProcessWatch:
         self._spent_s = dict.fromkeys(Kind, 0.0)
         self._before: Vitals | None = None
         self._said_s = 0.0
-
-    @property
-    def stopped(self) -> bool:
-        """True if all its threads are stopped now."""
-        now = self.read(self.pid)
-        return kind_of(now, now) is Kind.STOPPED
 
     def hung(self) -> str:
         """Reason for which the process is taken for hung; "" while it is not.
@@ -403,34 +415,6 @@ class ProcessWatch:
                 starved_s,
             )
 
-
-@dataclass(eq=False)
-class Supervisor:
-    """Starts a process again when it ends or hangs, until it has failed too often.
-
-    Attributes:
-        what: the process, in messages, as in "the loader's child".
-        module: full name of the module that it runs.
-        remedy: what the user can do where it cannot be kept alive, for a reason other than memory.
-    """
-
-    what: str
-    module: str
-    remedy: str
-    process: subprocess.Popen[bytes] | None = None
-    _in_a_row: int = 0
-    _crashes: int = 0
-    _since_crash: int = 0
-    _log: int = field(default_factory=lambda: memory_file("autoloader-log"))
-
-    def __post_init__(self) -> None:
-        self.watch = ProcessWatch(self.what, 0)
-
-    @property
-    def pid(self) -> int:
-        """Process id; 0 where it is not known yet."""
-        return self.watch.pid
-
     def start(
         self,
         descriptors: Mapping[str, int],
@@ -457,12 +441,13 @@ class Supervisor:
             stdout=self._log,
             stderr=self._log,
         )
-        self.watch = ProcessWatch(self.what, self.process.pid)
+        self.pid = self.process.pid
+        self.saw_life()
 
-    def adopt(self) -> None:
-        """Watch a process that somebody else has started, once ``watch`` is told its number."""
-        self.process = None
-        self.watch = ProcessWatch(self.what, 0)
+    def adopt(self, pid: int = 0) -> None:
+        """Watch a process that somebody else has started; 0: its number is not known yet."""
+        self.process, self.pid = None, pid
+        self.saw_life()
 
     def progress(self) -> None:
         """The process delivered a batch: earlier restarts no longer count, but for late crashes."""

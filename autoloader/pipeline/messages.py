@@ -515,7 +515,7 @@ class Peer(ABC):
         if message is None:
             ended = "" if self.over else self.supervisor.how_it_ended(0.0) or self.hung()
             return ended and (self._killed or ended)
-        self.supervisor.watch.saw_life()
+        self.supervisor.saw_life()
         self.take(message)
         return ""
 
@@ -527,7 +527,7 @@ class Peer(ABC):
 
     def hung(self) -> str:
         """Reason for which the process is taken for hung; "" while it is not."""
-        return self.supervisor.watch.hung()
+        return self.supervisor.hung()
 
     def unread(self, wire: Wire) -> None:
         """Kill a process that hangs, and so reads nothing: who watches it may be who sends."""

@@ -47,7 +47,7 @@ from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
 from autoloader.host.headroom import HeadroomSource, named_by_kernel, oom_kills
 from autoloader.host.processes import tree_own_bytes
-from autoloader.host.supervision import import_path
+from autoloader.host.supervision import import_path, is_stopped
 from autoloader.host.threads import LoaderThread, all_ended, free_in_forks
 from autoloader.host.units import format_bytes
 from autoloader.pipeline import messages
@@ -236,7 +236,7 @@ class Child(Peer):
         """Hand messages that have come to the loaders; waits for nothing."""
         with self.lock, contextlib.suppress(EOFError):  # ``receive`` meets it again
             while not self.closed and (message := self._wire.receive(0.0)) is not None:
-                self.supervisor.watch.saw_life()
+                self.supervisor.saw_life()
                 self.take(message)
 
     def take(self, message: Message) -> None:
@@ -244,7 +244,7 @@ class Child(Peer):
         if (client := self.clients.get(message.pipeline)) is not None:
             client.take(message)
         elif isinstance(message, messages.Hello):
-            self._hello, self.supervisor.watch.pid = message, message.pid
+            self._hello, self.supervisor.pid = message, message.pid
             self.supervisor.trim_log()
         elif isinstance(message, messages.GivesWay):
             self._killed = _GIVES_WAY
@@ -302,7 +302,7 @@ class Child(Peer):
             self._wire.shut_down(socket.SHUT_WR)
             gone, shared = self._let_go(CLOSE_S), self.neighbours.local_world_size > 1
             # It goes on for the others, who find it hung where it is; it sees that we are gone.
-            if shared and (gone or not self.supervisor.watch.stopped):
+            if shared and (gone or not is_stopped(self.pid)):
                 self._wire.close()
                 self.supervisor.leave()
             else:

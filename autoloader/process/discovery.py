@@ -92,7 +92,6 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
         UsageError: another rank holds the lock for too long.
     """
     supervisor.adopt()
-    watch = supervisor.watch
     while True:
         name, listener, connection = _agreed_socket(neighbours)
         if listener is not None:
@@ -101,8 +100,8 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
             wire = _join(name, connection, supervisor)
             if wire is not None:
                 return wire
-        if reason := watch.hung():
-            if not watch.pid:
+        if reason := supervisor.hung():
+            if not supervisor.pid:
                 raise WorkerError(
                     f"the loader that serves the {neighbours.local_world_size} ranks of this node "
                     f"does not answer (socket @{name[1:]}): {reason}",
@@ -111,7 +110,7 @@ def find_or_start(neighbours: Neighbours, arguments: Sequence[str], supervisor: 
                 )
             supervisor.try_again(reason)
             supervisor.end()
-            watch.saw_life()
+            supervisor.saw_life()
         time.sleep(_RETRY_S)
 
 
@@ -231,23 +230,21 @@ def _join(name: str, connection: socket.socket, supervisor: Supervisor) -> Wire 
         connection: connected socket to the child.
         supervisor: watches it, and learns from its ``Hello`` which process it is.
     """
-    watch = supervisor.watch
     starter, _ = peer_of(connection)
     wire = Wire(connection)
     with contextlib.ExitStack() as stack:
         stack.callback(wire.close)
         stack.enter_context(contextlib.suppress(EOFError))
-        while not watch.hung():
+        while not supervisor.hung():
             hello = wire.receive(_LOOK_S)
             if isinstance(hello, Hello):
                 if not runs(hello.pid, supervisor.module):
                     raise _held(name, f"process {starter}, which is not a loader")
-                watch.pid = hello.pid
-                watch.saw_life()
+                supervisor.adopt(hello.pid)
                 stack.pop_all()
                 return wire
             children = (pid for pid in descendants(starter) if runs(pid, supervisor.module))
-            watch.pid = next(children, 0)
+            supervisor.pid = next(children, 0)
     return None
 
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from autoloader.host.frozen import frozen
 from autoloader.host.units import format_bytes
+from autoloader.spec.block import adapter
 from autoloader.tune.measurement import Trace
 
 NOISE_RATIO = 0.05
@@ -45,50 +46,19 @@ _WORTH_RATIO = 0.01
 Resource = Literal["cores", "disk", "one thread"]
 
 
-@frozen
-class Costs:
-    """Costs of a sample, by resource.
-
-    Attributes:
-        cpu_s: processor seconds, with an empty frame cache.
-        one_thread_s: seconds of the busiest of the threads of which there is always one.
-        disk_bytes: bytes that come from a disk.
-    """
-
-    cpu_s: float
-    one_thread_s: float = 0.0
-    disk_bytes: float = 0.0
-
-
-@frozen
-class Supplies:
-    """Supply of each resource.
-
-    Attributes:
-        cpus: number of processors that may be used.
-        disk_bytes_per_s: rate of the disk; ``None``: not known, so no limit.
-    """
-
-    cpus: float
-    disk_bytes_per_s: float | None = None
-
-
-def solve(costs: Costs, supplies: Supplies) -> tuple[float, Resource | None]:
+def solve(seconds: Mapping[Resource, float]) -> tuple[float, Resource | None]:
     """(highest samples a second, resource that is used up then).
 
     The rate is infinite, and there is no such resource, where nothing costs anything.
+
+    Args:
+        seconds: resource → seconds in which all that there is of it does one sample.
     """
-    least_s: dict[Resource, float] = {
-        "cores": costs.cpu_s / supplies.cpus,
-        "one thread": costs.one_thread_s,
-    }
-    if supplies.disk_bytes_per_s:
-        least_s["disk"] = costs.disk_bytes / supplies.disk_bytes_per_s
-    found_s = max(least_s.values())
-    if found_s <= 0:
+    longest_s = max(seconds.values())
+    if longest_s <= 0:
         return math.inf, None
-    limit = max(least_s, key=lambda name: round(least_s[name] / found_s, 6))  # the first of equals
-    return 1.0 / found_s, limit
+    limit = max(seconds, key=lambda name: round(seconds[name] / longest_s, 6))  # first of equals
+    return 1.0 / longest_s, limit
 
 
 @frozen
@@ -165,12 +135,12 @@ class Analyst:
     """Collects the traces of a study and computes the bound from them.
 
     Attributes:
-        supplies: supply of each resource for the loader.
+        cpus: number of processors that the loader may use.
         most_io_threads: highest legal ``io_threads``. A disk gives more when more reads wait, so
             its rate is taken from measurements with this many threads only.
     """
 
-    supplies: Supplies
+    cpus: float
     most_io_threads: int = 1
     _traces: list[Trace] = field(default_factory=list)
     _disk_rates: list[float] = field(default_factory=list)
@@ -180,7 +150,10 @@ class Analyst:
         """Take over a measurement (``measure --json``); one without a trace changes nothing."""
         if measurement is None or not measurement.get("trace"):
             return
-        trace, knobs = Trace.from_plain(measurement["trace"]), measurement.get("knobs") or {}
+        trace, knobs = (
+            adapter(Trace).validate_python(measurement["trace"]),
+            measurement.get("knobs") or {},
+        )
         if not trace.samples or trace.cpu_s <= 0:
             return
         self._traces.append(trace)
@@ -209,30 +182,21 @@ class Analyst:
         cheapest = self.trace
         if cheapest is None:
             return None
-        supplies = replace(self.supplies, disk_bytes_per_s=max(self._disk_rates, default=None))
-        costs = Costs(
-            cpu_s=cheapest.cpu_s,
-            one_thread_s=min(trace.one_thread_s for trace in self._traces),
-            disk_bytes=min(trace.waited_bytes for trace in self._traces),
-        )
-        rate, limit = solve(costs, supplies)
+        needed: dict[Resource, float] = {"cores": cheapest.cpu_s / self.cpus}
+        needed["one thread"] = min(trace.one_thread_s for trace in self._traces)
+        lifted: dict[str, dict[Resource, float]] = {
+            f"{_MORE_CPUS} more cores": {"cores": cheapest.cpu_s / (self.cpus + _MORE_CPUS)}
+        }
+        if (pixels := cheapest.stages.get("decode")) is not None and pixels.cpu_s:
+            smaller_s = cheapest.cpu_s - 0.75 * pixels.cpu_s
+            lifted["frames stored at half the width and height"] = {"cores": smaller_s / self.cpus}
+        if self._disk_rates:
+            disk_bytes = min(trace.waited_bytes for trace in self._traces)
+            needed["disk"] = disk_bytes / max(self._disk_rates)
+            lifted["a disk twice as fast"] = {"disk": needed["disk"] / 2}
+        rate, limit = solve(needed)
         rate = max(rate, self._fastest_per_s)
-        pixels_s = sum(one.cpu_s for name, one in cheapest.stages.items() if name == "decode")
-        lifts = self._lifts(costs, supplies, rate, pixels_s)
-        return Bound(rate, limit, lifts, cheapest)
-
-    def _lifts(
-        self, costs: Costs, supplies: Supplies, rate: float, pixels_s: float
-    ) -> tuple[Lift, ...]:
-        """Changes that would raise a rate enough to be told, most first."""
-        more = replace(supplies, cpus=supplies.cpus + _MORE_CPUS)
-        asked = [(f"{_MORE_CPUS} more cores", costs, more)]
-        if pixels_s:
-            smaller = replace(costs, cpu_s=costs.cpu_s - 0.75 * pixels_s)
-            asked.append(("frames stored at half the width and height", smaller, supplies))
-        if supplies.disk_bytes_per_s:
-            faster = replace(supplies, disk_bytes_per_s=2 * supplies.disk_bytes_per_s)
-            asked.append(("a disk twice as fast", costs, faster))
-        found = [Lift(change, solve(c, s)[0]) for change, c, s in asked]
-        worth = [lift for lift in found if lift.samples_per_s > rate * (1 + _WORTH_RATIO)]
-        return tuple(sorted(worth, key=lambda lift: -lift.samples_per_s))
+        lifts = [Lift(change, solve({**needed, **own})[0]) for change, own in lifted.items()]
+        worth = [lift for lift in lifts if lift.samples_per_s > rate * (1 + _WORTH_RATIO)]
+        worth.sort(key=lambda lift: -lift.samples_per_s)
+        return Bound(rate, limit, tuple(worth), cheapest)

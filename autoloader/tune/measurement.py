@@ -37,8 +37,8 @@ import psutil
 
 from autoloader.errors import SpecError, UsageError
 from autoloader.host.frozen import frozen
-from autoloader.host.headroom import HeadroomProbe
-from autoloader.host.processes import PeakSampler, ProcessorProbe
+from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_none
+from autoloader.host.processes import ProcessorProbe, tree_own_bytes
 from autoloader.host.supervision import ThreadVitals, read_vitals
 from autoloader.spec.knobs import STAGES
 from autoloader.tune.trial import TrialProgress
@@ -136,7 +136,7 @@ def measure(
             f"warmup={warmup}, batches={batches}, step_time={step_time_s} s cannot be measured",
             remedy="give a warmup of 0 or more, at least 1 batch, and a step time of 0 or more",
         )
-    with PeakSampler(HeadroomProbe()) as memory:
+    with Recorder(HeadroomProbe()) as recorder:
         began_s = now_s()
         loader = open_loader()
         try:
@@ -145,18 +145,14 @@ def measure(
             consumer.warm_up(warmup - 1)
             if settle:
                 consumer.settle()
-            recorder = TraceRecorder()
+            recorder.begin()
             try:
-                recorder.begin()
-                try:
-                    consumer.measure(batches, progress)
-                except KeyboardInterrupt:
-                    if settle or not consumer.samples:  # a study ends whole
-                        raise
-                trace = recorder.end(consumer.samples)
-            finally:
-                recorder.stop()
-            found = _summary(consumer, loader, first_s, memory, trace)
+                consumer.measure(batches, progress)
+            except KeyboardInterrupt:
+                if settle or not consumer.samples:  # a study ends whole
+                    raise
+            trace = recorder.end(consumer.samples)
+            found = _summary(consumer, loader, first_s, recorder, trace)
             return replace(found, interrupted=len(consumer.latencies_s) < batches)
         finally:
             loader.close()
@@ -250,7 +246,7 @@ def _without_end(loader: AutoLoader) -> Iterator[Mapping[str, Any]]:
 
 
 def _summary(
-    consumer: _Consumer, loader: AutoLoader, first_s: float, memory: PeakSampler, trace: Trace
+    consumer: _Consumer, loader: AutoLoader, first_s: float, memory: Recorder, trace: Trace
 ) -> Measurement:
     """The measurement, from the consumer's counts and the loader's."""
     memory.sample()
@@ -368,49 +364,84 @@ class Trace:
             return self.disk_bytes
         return (self.read_bytes or 0.0) if self.disk_busy_ratio > 0 else 0.0
 
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Trace:
-        """The trace that ``dataclasses.asdict`` gave these values of."""
-        stages = {name: StageCost(**stage) for name, stage in plain["stages"].items()}
-        return cls(**{**plain, "stages": stages})
-
-
-class _Used(NamedTuple):
-    """Use of a thread since it began; ``alone``: there is always one of its kind."""
-
-    stage: str
-    alone: bool
-    ran_s: float
-    queued_s: float
-
 
 class _Reading(NamedTuple):
-    """Counts of the kernel: by thread, and by process the bytes asked of files and of a disk."""
+    """Counts of the kernel: by thread, and by process the bytes asked of files and of a disk.
 
-    threads: Mapping[int, _Used]
-    io: Mapping[int, tuple[int, int]]
+    Beside the counts of a thread: whether it is one of this process.
+    """
+
+    threads: dict[int, tuple[bool, ThreadVitals]]
+    io: dict[int, tuple[int, int]]
 
 
-class TraceRecorder:
-    """Records the process that makes it and all its children, from ``begin`` to ``end``."""
+class Recorder:
+    """Records the process that makes it and all its children, in a ``with`` block.
 
-    def __init__(self) -> None:
+    Memory and headroom are sampled in the whole block, and once more at its start and at its end,
+    so there are figures however short it is. Memory that comes and goes between two samples is not
+    seen. A trace is taken from ``begin`` to ``end``.
+
+    Args:
+        headroom: source of ``min_headroom_bytes``; ``None`` leaves it out.
+        period_s: time between two samples.
+
+    Attributes:
+        min_headroom_bytes: least headroom at any sample; ``None``: not measured.
+    """
+
+    def __init__(
+        self, headroom: HeadroomSource | None = None, *, period_s: float = _PERIOD_S
+    ) -> None:
+        self._headroom = headroom
+        self._period_s = period_s
         self._own = psutil.Process()
-        self._done = threading.Event()
+        self._baseline_bytes = self._peak_bytes = 0
+        self.min_headroom_bytes: int | None = None
+        self._tracing = False
+        self._tasks: list[Path] = []
         self._looks = self._asleep = 0
         self._others: list[float] = []
-        self._watch = threading.Thread(target=self._look, name="trace-states", daemon=True)
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
+
+    def __enter__(self) -> Recorder:
+        self.sample()
+        self._baseline_bytes = self._peak_bytes
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self.sample()
+
+    @property
+    def peak_rss_bytes(self) -> int:
+        """Most bytes held at any sample, less what was held at the start; never negative."""
+        return max(0, self._peak_bytes - self._baseline_bytes)
+
+    def sample(self) -> None:
+        """Take one sample of memory and headroom now, from any thread."""
+        held = tree_own_bytes(self._own.pid, shared_memory=True)
+        free = None if self._headroom is None else headroom_or_none(self._headroom)
+        with self._lock:
+            self._peak_bytes = max(self._peak_bytes, held)
+            known = [one for one in (self.min_headroom_bytes, free) if one is not None]
+            self.min_headroom_bytes = min(known, default=None)
 
     def begin(self) -> None:
-        """Take the first reading; from here on states are looked at."""
+        """Take the first reading of a trace; from here on states are looked at."""
         self._processors = ProcessorProbe()
         self._began_s = time.perf_counter()
         self._before = self._read()
-        self._watch.start()
+        self._tracing = True
 
     def end(self, samples: int) -> Trace:
         """Take the second reading; so many samples were delivered since ``begin``."""
-        self.stop()
+        with self._lock:
+            self._tracing = False
         now = self._read()
         duration_s = time.perf_counter() - self._began_s
         self._note_others()
@@ -421,12 +452,6 @@ class TraceRecorder:
             others_cpus=fmean(self._others) if self._others else None,
             **_costs(self._before, now, max(1, samples), duration_s),
         )
-
-    def stop(self) -> None:
-        """Look at states no more; may be called twice."""
-        self._done.set()
-        if self._watch.ident is not None:
-            self._watch.join()
 
     def _note_others(self) -> None:
         used = self._processors.read()
@@ -439,42 +464,48 @@ class TraceRecorder:
         return [self._own.pid]
 
     def _read(self) -> _Reading:
-        threads: dict[int, _Used] = {}
-        io: dict[int, tuple[int, int]] = {}
+        found = _Reading({}, {})
         for pid in self._pids():
             for tid, one in read_vitals(pid).threads.items():
-                threads[tid] = _used(tid, one, consumer=pid == self._own.pid)
+                found.threads[tid] = pid == self._own.pid, one
             with contextlib.suppress(psutil.Error, OSError):
                 counted = psutil.Process(pid).io_counters()
-                io[pid] = counted.read_chars, counted.read_bytes
-        return _Reading(threads, io)
+                found.io[pid] = counted.read_chars, counted.read_bytes
+        return found
+
+    def _run(self) -> None:
+        while not self._done.wait(self._period_s):
+            self.sample()
+            with self._lock:
+                if self._tracing:
+                    self._look()
 
     def _look(self) -> None:
-        tasks: list[Path] = []
-        while not self._done.wait(_PERIOD_S):
-            if self._looks % _REFRESH == 0:
-                tasks = [task for pid in self._pids() for task in _tasks(pid)]
-                self._note_others()
-            self._looks += 1
-            self._asleep += any(map(_sleeps_for_disk, tasks))
+        if self._looks % _REFRESH == 0:
+            self._tasks = [task for pid in self._pids() for task in _tasks(pid)]
+            self._note_others()
+        self._looks += 1
+        self._asleep += any(map(_sleeps_for_disk, self._tasks))
 
 
 def _costs(before: _Reading, now: _Reading, samples: int, duration_s: float) -> dict[str, Any]:
     """Fields of ``Trace`` that are the difference of two readings."""
     stages: dict[str, StageCost] = {}
     one_thread_s = 0.0
-    for tid, used in now.threads.items():
-        then = before.threads.get(tid, _NOTHING)
-        ran_s, queued_s = used.ran_s - then.ran_s, used.queued_s - then.queued_s
+    for tid, (own, used) in now.threads.items():
+        _, then = before.threads.get(tid, (own, _NOTHING))
+        ran_s, queued_s = used.cpu_s - then.cpu_s, used.delay_s - then.delay_s
         blocked_s = max(0.0, duration_s - ran_s - queued_s)
-        known = stages.get(used.stage, StageCost(0.0, 0.0, 0.0, 0))
-        stages[used.stage] = StageCost(
+        kind = next((prefix for prefix in _STAGES if used.name.startswith(prefix)), "")
+        stage = _STAGES.get(kind, "consumer" if own else "other")
+        known = stages.get(stage, StageCost(0.0, 0.0, 0.0, 0))
+        stages[stage] = StageCost(
             known.cpu_s + ran_s / samples,
             known.queued_s + queued_s / samples,
             known.blocked_s + blocked_s / samples,
             known.threads + 1,
         )
-        if used.alone:
+        if kind in _ONE_OF_A_KIND or tid == os.getpid():
             one_thread_s = max(one_thread_s, ran_s / samples)
     asked, come = (
         sum(counted[which] - before.io.get(pid, (0, 0))[which] for pid, counted in now.io.items())
@@ -489,7 +520,7 @@ def _costs(before: _Reading, now: _Reading, samples: int, duration_s: float) -> 
     }
 
 
-_NOTHING = _Used("", False, 0.0, 0.0)
+_NOTHING = ThreadVitals("", 0.0)
 
 
 def _tasks(pid: int) -> Iterable[Path]:
@@ -498,14 +529,6 @@ def _tasks(pid: int) -> Iterable[Path]:
         return list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
         return []
-
-
-def _used(tid: int, one: ThreadVitals, *, consumer: bool) -> _Used:
-    """Use of a thread so far, with its stage."""
-    kind = next((prefix for prefix in _STAGES if one.name.startswith(prefix)), None)
-    main = consumer and tid == os.getpid()
-    stage = _STAGES[kind] if kind else "consumer" if consumer else "other"
-    return _Used(stage, main or kind in _ONE_OF_A_KIND, one.cpu_s, one.delay_s)
 
 
 def _sleeps_for_disk(task: Path) -> bool:

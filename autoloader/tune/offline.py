@@ -36,7 +36,7 @@ from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_
 from autoloader.process.planning import LoaderPlan, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs, used_knobs
-from autoloader.tune.bound import Analyst, Supplies
+from autoloader.tune.bound import Analyst
 from autoloader.tune.ledger import sqlite_url
 from autoloader.tune.measurement import LEAST_WARMUP
 from autoloader.tune.report import TuneReport
@@ -147,7 +147,7 @@ def tune(
         name=_study_name(options, plan.profile.profile.name),
         kin=host.fingerprint,
         about=_about(plan, options),
-        analyst=_analyst(plan, space),
+        analyst=Analyst(plan.limits.cpus, most_io_threads=space.ranges["io_threads"].high),
         others_cpus=partial(others_cpus, clock),
         proven_per_s=_proven_per_s(plan, host, options),
     ).run()
@@ -219,12 +219,6 @@ def measure_command(options: TuneOptions) -> list[str]:
     words += [("--set", setting) for setting in options.settings]
     command = supervision.command("autoloader", ["measure", "--json"])
     return [*command, *(word for pair in words for word in pair)]
-
-
-def _analyst(plan: LoaderPlan, space: SearchSpace) -> Analyst:
-    """Knows what there is for this plan's loader."""
-    most = space.ranges["io_threads"].high
-    return Analyst(Supplies(plan.limits.cpus), most_io_threads=most)
 
 
 def _proven_per_s(plan: LoaderPlan, host: HostFacts, options: TuneOptions) -> float | None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from autoloader.host.threads import LoaderThread
-from autoloader.tune.measurement import Trace, TraceRecorder
+from autoloader.spec.block import adapter
+from autoloader.tune.measurement import Recorder, Trace
 
 
 def burn(seconds: float) -> None:
@@ -41,15 +42,14 @@ def test_processor_time_is_dealt_to_the_stage_whose_thread_used_it(tmp_path: Pat
     ]
     for worker in workers:
         worker.start()
-    recorder = TraceRecorder()
-    recorder.begin()
     try:
-        go.set()
-        burn(0.05)
-        done.wait()
-        trace = recorder.end(samples=100)
+        with Recorder() as recorder:
+            recorder.begin()
+            go.set()
+            burn(0.05)
+            done.wait()
+            trace = recorder.end(samples=100)
     finally:
-        recorder.stop()
         hold.set()
         for worker in workers:
             worker.join()
@@ -60,5 +60,5 @@ def test_processor_time_is_dealt_to_the_stage_whose_thread_used_it(tmp_path: Pat
     assert trace.read_bytes is not None
     assert trace.read_bytes >= 10_000
     assert trace.cpu_s == pytest.approx(sum(stage.cpu_s for stage in trace.stages.values()))
-    again = Trace.from_plain(json.loads(json.dumps(asdict(trace), allow_nan=False)))
-    assert again == trace
+    plain = json.loads(json.dumps(asdict(trace), allow_nan=False))
+    assert adapter(Trace).validate_python(plain) == trace

@@ -13,9 +13,10 @@ from autoloader.cache.slab import FrameSlab
 from autoloader.errors import PipelineError
 from autoloader.host import processes
 from autoloader.host.headroom import Headroom
-from autoloader.host.processes import PeakSampler, descendants, tree_own_bytes
+from autoloader.host.processes import descendants, tree_own_bytes
 from autoloader.host.units import MIB
 from autoloader.process.observer import held_here
+from autoloader.tune.measurement import Recorder
 
 HOLDER = """
 import mmap, os, sys
@@ -103,6 +104,6 @@ class _BlindHeadroom:
 
 
 def test_headroom_that_cannot_be_read_is_absent():
-    with PeakSampler(_BlindHeadroom(), period_s=60) as sampler:
+    with Recorder(_BlindHeadroom(), period_s=60) as sampler:
         sampler.sample()
     assert sampler.min_headroom_bytes is None

@@ -17,8 +17,8 @@ from streams import endless
 from autoloader import AutoLoader
 from autoloader.controller.limits import MARGIN_BYTES
 from autoloader.host.headroom import HeadroomProbe
-from autoloader.host.processes import PeakSampler
 from autoloader.host.units import GIB, MIB
+from autoloader.tune.measurement import Recorder
 
 SPARE_BYTES = 20 * MIB
 SLOTS = 20
@@ -49,7 +49,7 @@ def main(group: str, mix: str, floor: str) -> None:
         taken = 2 * GIB - probe.read().headroom_bytes  # file pages of the group are left out
         limit.write_text(str(taken + int(floor) + MARGIN_BYTES + SPARE_BYTES))
         told["before"] = [probe.read().headroom_bytes, train.statistics().ring.allocated_bytes]
-        with PeakSampler(probe, period_s=0.05) as sampler:
+        with Recorder(probe, period_s=0.05) as sampler:
             with AutoLoader(
                 mix, split="val", reproducible=True, knobs={**KNOBS, "ring_slots": 4}, **options
             ) as val:

@@ -11,7 +11,7 @@ from leftovers import ends_within
 from streams import endless, opened, rows
 
 from autoloader import AutoLoader, PipelineSpec
-from autoloader.host.supervision import ProcessWatch, Supervisor, read_vitals
+from autoloader.host.supervision import Supervisor, is_stopped, read_vitals
 from autoloader.process.child import CLOSE_S, Child
 
 FOUND_WITHIN_S = 30.0
@@ -43,7 +43,7 @@ def test_stopped_processes_are_found_and_replaced(
         stopped = [pids[number] for number in which]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
-        while not all(ProcessWatch("", pid).stopped for pid in stopped):
+        while not all(map(is_stopped, stopped)):
             """A thread that waits for a processor stops when it gets one."""
         longest_s = 0.0
         for _ in range(30):
@@ -110,7 +110,7 @@ def test_a_stopped_child_that_has_no_room_for_messages_is_waited_for_once(
         rows(endless(loader), 1)
         os.kill(loader.statistics().worker_pid, signal.SIGSTOP)
         child = Child.open_clients()[0].child
-        while not child.supervisor.watch.stopped:  # a thread of it may read until then
+        while not is_stopped(child.pid):  # a thread of it may read until then
             pass
         wire = child._wire
         with suppress(BlockingIOError):  # nobody reads this: the process is killed

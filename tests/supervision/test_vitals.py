@@ -13,7 +13,6 @@ import pytest
 from autoloader.host.supervision import (
     LIMITS_S,
     Kind,
-    ProcessWatch,
     Supervisor,
     ThreadVitals,
     Vitals,
@@ -68,8 +67,9 @@ def verdict(state: str, cpu_ratio: float, seconds: int) -> str:
     """Verdict on a process of one thread after so many readings, a second apart."""
     at = (Vitals(float(n), {1: ThreadVitals(state, cpu_ratio * n, 0.0, 10 * n if cpu_ratio else 0)})
           for n in range(seconds + 1))  # fmt: skip
-    watch = ProcessWatch("a process", 1, read=lambda _: next(at))
-    return [watch.hung() for _ in range(seconds + 1)][-1]
+    one = Supervisor("a process", "none.is.started", remedy="none", read=lambda _: next(at))
+    one.close()
+    return [one.hung() for _ in range(seconds + 1)][-1]
 
 
 @pytest.mark.parametrize(

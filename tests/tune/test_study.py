@@ -13,7 +13,7 @@ from doubles import ManualClock
 
 from autoloader.errors import BudgetInfeasibleError, PipelineError, SourceError, UsageError
 from autoloader.spec.knobs import KnobLimits, Knobs
-from autoloader.tune.bound import Analyst, Supplies
+from autoloader.tune.bound import Analyst
 from autoloader.tune.ledger import knobs_key, sqlite_url, storage_url
 from autoloader.tune.measurement import StageCost, Trace
 from autoloader.tune.search_space import SearchSpace, guesses
@@ -110,7 +110,7 @@ def study(
         "watcher": recorder or Recorder(),
         "storage": sqlite_url(tmp_path / "s.db"),
         "name": name,
-        "analyst": Analyst(Supplies(LIMITS.cpus)),
+        "analyst": Analyst(LIMITS.cpus),
         **more,
     }
     return Study(**values).run()

@@ -10,7 +10,7 @@ from html_pages import ReadPage
 
 from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance
 from autoloader.spec.knobs import Knobs
-from autoloader.tune.bound import Analyst, Supplies
+from autoloader.tune.bound import Analyst
 from autoloader.tune.finals import Contender, FinalsResult
 from autoloader.tune.ledger import TrialRecord, records
 from autoloader.tune.measurement import StageCost, Trace
@@ -54,7 +54,7 @@ def report(**changes: Any) -> TuneReport:
     for number, rate in enumerate((235.0, 245.0)):
         start.rounds[number] = result(Outcome.COMPLETE, 100.0, 300)
         best.rounds[number] = result(Outcome.COMPLETE, rate, 420)
-    analyst = Analyst(Supplies(3))
+    analyst = Analyst(3)
     trace = Trace(160, 10.0, {"decode": StageCost(0.01, 0.0, 0.0, 2)}, 0.0)
     analyst.learn({"trace": asdict(trace)})
     values: dict[str, Any] = {
