@@ -139,23 +139,19 @@ class HostFacts(Block):
         limit = self.cgroup_limit_bytes
         return self.memory_bytes if limit is None else min(self.memory_bytes, limit)
 
-    def matches(self, host: HostFacts) -> bool:
-        """True if both have the same cpus and GPUs, and usable memory within 10 %."""
-        apart = abs(self.usable_bytes - host.usable_bytes)
+    def is_same(self, host: HostFacts) -> bool:
+        """True if both are one machine, or equal ones.
+
+        Both have the same cpus and GPUs, usable memory within 10 %, one processor and one storage.
+        What ``host_facts`` leaves out, or one of them does not know, is left out of account.
+        """
+        pairs = ((self.cpu_model, host.cpu_model), (self.storage, host.storage))
         return (
             self.cpus == host.cpus
             and sorted(self.gpus) == sorted(host.gpus)
-            and apart <= _MEMORY_TOLERANCE_RATIO * host.usable_bytes
-        )
-
-    def is_same(self, host: HostFacts) -> bool:
-        """True if both are one machine, or equal ones: ``matches``, processor and storage too.
-
-        What one of them does not know is left out of account.
-        """
-        return self.matches(host) and all(
-            "unknown" in (mine, theirs) or mine == theirs
-            for mine, theirs in ((self.cpu_model, host.cpu_model), (self.storage, host.storage))
+            and abs(self.usable_bytes - host.usable_bytes)
+            <= _MEMORY_TOLERANCE_RATIO * host.usable_bytes
+            and all("unknown" in both or both[0] == both[1] for both in pairs)
         )
 
     @property

@@ -119,7 +119,7 @@ def _source(profile: Profile, host: HostFacts) -> str:
     if profile.provenance.source != "measured":
         return profile.provenance.told
     told = profile.provenance.told
-    if not profile.host.matches(host):
+    if not profile.host.is_same(host):
         told = f"measured on another host ({profile.host.describe()})"
     rate, bound = (profile.measurements.get(f"{k}samples_per_s") for k in ("", "bound_"))
     if rate and bound:
@@ -211,7 +211,7 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
         except ProfileError as error:
             notes.append(f"skipped a broken saved profile: {error.what}")
             continue
-        if not profile.host.matches(host):
+        if not profile.host.is_same(host):
             continue
         apart = profile.apart(mixture)
         if apart is not None and apart >= FAR_DOUBLINGS:

@@ -58,7 +58,13 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
     away = [dataset for dataset in mixture.datasets if dataset.remote]
     why, found = _reader_of(away, pinned)
     if found == "stream":
-        _refuse_streams(mixture, away, who if pinned == "stream" else why)
+        if (needed := _index_needed(mixture)) is not None:
+            what, way_out = needed
+            told = who if pinned == "stream" else why
+            raise SpecError(
+                f"{what}, but the mixture would be streamed: {told}",
+                remedy=f"use reader: auto, copy remote data to a local disk, or {way_out}",
+            )
         if pinned == "indexed":
             raise SpecError(
                 f"{field}: indexed is not possible: {why}",
@@ -88,36 +94,18 @@ def _reader_of(
     return f"{where}, which is fetched and indexed first: it has no index files", "indexed"
 
 
-def _refuse_streams(mixture: ResolvedMixture, away: Sequence[ResolvedDataset], why: str) -> None:
-    """Refuse to stream remote data with rules, which need every record's texts, and other formats.
-
-    Args:
-        mixture: the resolved mixture that would be streamed.
-        away: remote datasets of the mixture.
-        why: reason for the stream reader.
-    """
-    for one in away:
-        if one.keep is not None:
-            raise SpecError(
-                f"datasets[{one.name}].keep: {one.directory.path} would be read as a stream, and "
-                "keep needs an index",
-                remedy="pip install 'autoloader-rlds[remote]' and use reader: auto; or write a "
-                "transform that drops episodes (return None) and steps (by a bool array valid)",
-            )
-    if (needed := _index_needed(mixture)) is not None:
-        what, way_out = needed
-        raise SpecError(
-            f"{what}, but the mixture would be streamed: {why}",
-            remedy=f"use reader: auto, copy remote data to a local disk, or {way_out}",
-        )
-
-
 def _index_needed(mixture: ResolvedMixture) -> tuple[str, str] | None:
     """(what of a spec needs an index, how to do without); ``None``: the mixture may be streamed."""
     for one in mixture.datasets:
         if one.drawn_by_weight:
             drawn = f"datasets[{one.name}].sample_weight.use: draw"
             return f"{drawn} needs an index", "set use: batch"
+        if one.remote and one.keep is not None:  # its rules need every record's texts
+            kept = f"datasets[{one.name}].keep of {one.directory.path} needs an index"
+            return kept, (
+                "write a transform that drops episodes (return None) and steps (by a bool array "
+                "valid)"
+            )
     if mixture.spec.mixing.unit == "batch":
         return "mixing.unit: batch needs an index", "leave mixing.unit out"
     if indexed := [one for one in mixture.datasets if not one.streamable]:
@@ -241,8 +229,7 @@ class LoaderPlan:
                 if one.reversed:
                     colours = f"red and blue of {', '.join(sorted(one.reversed))} change places"
                 yield f"{one.name}: taken for {one.files_are}: {colours}"
-        yield from self._chain_notes()
-        yield from self._locality_notes()
+        yield from self._order_notes()
         yield from self._size_notes()
 
     def _transform_notes(self) -> Iterator[str]:
@@ -261,28 +248,20 @@ class LoaderPlan:
                     f"its steps; it runs {when}"
                 )
 
-    def _chain_notes(self) -> Iterator[str]:
-        """Limits of ``mixing.chain``."""
-        if not self.mixture.spec.mixing.chain:
-            return
+    def _order_notes(self) -> Iterator[str]:
+        """Limits of ``mixing.chain`` and ``mixing.locality``."""
+        chain, near = self.mixture.spec.mixing.chain, self.order.locality
         if self.knobs.reader == "stream":
-            why = f"the stream reader reads whole episodes ({self.reader_reason})"
-            yield f"mixing.chain has no effect: {why}"
+            for name in ["chain"] * chain + ["locality"] * (near is not None):
+                why = f"the stream reader reads whole files ({self.reader_reason})"
+                yield f"mixing.{name} has no effect: {why}"
             return
         reasons = {
             why_unchained(one.sample, keeps=one.keep is not None) for one in self.mixture.datasets
         }
-        if None not in reasons:
+        if chain and None not in reasons:
             yield f"mixing.chain has no effect: {'; '.join(sorted(map(str, reasons)))}"
-
-    def _locality_notes(self) -> Iterator[str]:
-        """Limits of ``mixing.locality``."""
-        near = self.order.locality
         if near is None:
-            return
-        if self.knobs.reader == "stream":
-            why = f"the stream reader reads whole files ({self.reader_reason})"
-            yield f"mixing.locality has no effect: {why}"
             return
         if near.lanes > 1 and near.lanes % self.world_size:
             yield (

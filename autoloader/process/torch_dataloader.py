@@ -10,28 +10,12 @@ Not here: the loader (``loader``), Lightning (``integrations.lightning``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from autoloader.pipeline.progress import EvenEpoch
-from autoloader.process.delivery import InHand, Iteration
+from autoloader.process.delivery import Iteration
 from autoloader.samples.layout import Batch
-
-
-class Resumable(Protocol):
-    """Methods of an ``AutoLoader`` that are needed here."""
-
-    @property
-    def even_epoch(self) -> EvenEpoch | None: ...
-
-    def __len__(self) -> int: ...
-
-    def awaited(self, after: int) -> InHand: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
 
 
 class _Batches(IterableDataset[Batch]):
@@ -40,7 +24,7 @@ class _Batches(IterableDataset[Batch]):
     Trainers ask for the length once, and leave each epoch behind so many batches.
     """
 
-    def __init__(self, loader: Resumable) -> None:
+    def __init__(self, loader: Any) -> None:
         self._loader = loader
 
     def __iter__(self) -> Iterator[Batch]:
@@ -51,7 +35,7 @@ class _Batches(IterableDataset[Batch]):
         return len(self._loader) if epoch is None else epoch.length
 
 
-def _iteration(loader: Resumable, change: Callable[[Batch], Any] | None = None) -> Iteration:
+def _iteration(loader: Any, change: Callable[[Batch], Any] | None = None) -> Iteration:
     """One epoch, as a trainer counts it."""
     return Iteration(loader.awaited, change, left=lambda: (e := loader.even_epoch) and e.left)
 
@@ -60,11 +44,11 @@ class LoaderAsDataLoader(DataLoader[Any]):
     """A ``DataLoader`` without workers whose items are a loader's batches.
 
     Args:
-        loader: opened and closed by the caller.
+        loader: an ``AutoLoader``, opened and closed by the caller.
         collate_fn: makes of each batch what the trainer wants.
     """
 
-    def __init__(self, loader: Resumable, collate_fn: Callable[[Batch], Any] | None = None) -> None:
+    def __init__(self, loader: Any, collate_fn: Callable[[Batch], Any] | None = None) -> None:
         self._loader = loader
         self._change = collate_fn
         super().__init__(

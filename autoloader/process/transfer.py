@@ -31,7 +31,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -42,33 +42,36 @@ from autoloader.host.threads import Owner
 logger = logging.getLogger(__name__)
 
 
-class CopyEvent(Protocol):
-    """A point in the device's work, with the methods of ``torch.cuda.Event``."""
-
-    def query(self) -> bool:
-        """True if the point has been reached; does not wait."""
-
-    def synchronize(self) -> None:
-        """Block the host until the point is reached."""
-
-
-class Device(Protocol):
-    """Methods of a device that a transfer needs."""
+class Device:
+    """A device that batches are copied to; this one is the CPU, where batches stay as they are."""
 
     def register(self, address: int, nbytes: int) -> bool:
-        """Pin host memory; false where the driver refuses."""
+        """Pin host memory; false where the driver refuses, or nothing is pinned."""
+        return False
 
     def unregister(self, address: int) -> None:
         """Undo ``register``."""
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Begin to copy a host tensor; same shape, type and strides where it is dense."""
+        return tensor
 
-    def event(self, copies: list[torch.Tensor]) -> CopyEvent:
-        """The point at which all copies begun so far are done; later work on ``copies`` waits."""
+    def event(self, copies: list[torch.Tensor]) -> Any:
+        """The point at which all copies begun so far are done; later work on ``copies`` waits.
+
+        Has the methods ``query`` and ``synchronize`` of ``torch.cuda.Event``.
+        """
+        return self
+
+    def query(self) -> bool:
+        """True if the point of ``event`` has been reached; does not wait."""
+        return True
+
+    def synchronize(self) -> None:
+        """Block the host until the point of ``event`` is reached."""
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """A CUDA device; copies run on a stream of their own."""
 
     def __init__(self, device: torch.device) -> None:
@@ -101,7 +104,7 @@ class CudaDevice:
             copied.copy_(tensor, non_blocking=True)
         return copied
 
-    def event(self, copies: list[torch.Tensor]) -> CopyEvent:
+    def event(self, copies: list[torch.Tensor]) -> torch.cuda.Event:
         """See ``Device.event``."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
@@ -110,32 +113,6 @@ class CudaDevice:
         for copied in copies:
             copied.record_stream(current)
         return event
-
-
-class NoDevice:
-    """Stands for a CUDA device where a program runs on the CPU: batches stay as they are."""
-
-    def register(self, address: int, nbytes: int) -> bool:
-        """See ``Device.register``; nothing is pinned."""
-        return False
-
-    def unregister(self, address: int) -> None:
-        """See ``Device.unregister``."""
-
-    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See ``Device.copy``; the tensor itself."""
-        return tensor
-
-    def event(self, copies: list[torch.Tensor]) -> CopyEvent:
-        """See ``Device.event``; one that is reached."""
-        return self
-
-    def query(self) -> bool:
-        """See ``CopyEvent.query``."""
-        return True
-
-    def synchronize(self) -> None:
-        """See ``CopyEvent.synchronize``."""
 
 
 def open_device(device: torch.device | str) -> Device:
@@ -152,7 +129,7 @@ def open_device(device: torch.device | str) -> Device:
             remedy='pass a torch.device, or its name: "cuda:0"',
         ) from error
     if wanted.type == "cpu":
-        return NoDevice()
+        return Device()
     if wanted.type != "cuda":
         raise UsageError(
             f"transfer to {wanted}: only CUDA devices have a transfer of their own",
@@ -178,7 +155,7 @@ class _UnderWay:
         slots: slots that these lie in.
     """
 
-    event: CopyEvent | None = None
+    event: Any = None
     sources: list[torch.Tensor] = dataclasses.field(default_factory=list)
     slots: set[int] = dataclasses.field(default_factory=set)
 

@@ -11,7 +11,7 @@ from streams import dataset_of, spec_of
 
 from autoloader import AutoLoader, PipelineSpec
 from autoloader.errors import UsageError
-from autoloader.process.transfer import CudaDevice, NoDevice, Transfer, mapped
+from autoloader.process.transfer import CudaDevice, Device, Transfer, mapped
 
 pytestmark = pytest.mark.usefixtures("one_child")
 
@@ -198,7 +198,7 @@ def test_a_transfer_works_over_anything_with_slots():
 def test_two_threads_that_drop_a_copy_at_once_do_not_meet(here: AutoLoader):
     """The training loop moves the next batch just when the loader's thread has found one copied."""
 
-    class Meets(NoDevice):
+    class Meets(Device):
         between: Callable[[], object] = staticmethod(lambda: None)
 
         def query(self) -> bool:

@@ -142,7 +142,7 @@ def test_a_start_that_nothing_beats_is_kept_as_a_profile_of_this_host(
     assert document["profile_path"] == str(path)
     kept = load_profile("local_dev-tuned")
     assert kept.profile.knobs == load_profile("local_dev").profile.knobs
-    assert kept.profile.host.matches(host_facts())
+    assert kept.profile.host.is_same(host_facts())
     assert kept.profile.measurements["samples_per_s"] == 100.0
     assert kept.profile.measurements["confirmed_within_ratio"] == 0.0
     assert "the start stays: nothing that was compared" in kept.profile.provenance.detail
