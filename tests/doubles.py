@@ -37,10 +37,9 @@ class ManualClock:
 class FakeHeadroom:
     """Headroom that is told, for tests: set ``headroom_bytes``, or let ``take`` lower it."""
 
-    def __init__(self, headroom_bytes: int, *, total_bytes: int | None = None) -> None:
+    def __init__(self, headroom_bytes: int) -> None:
         self.headroom_bytes = headroom_bytes
         self.reads = 0
-        self._total_bytes = headroom_bytes if total_bytes is None else total_bytes
 
     def take(self, count: int) -> None:
         """Some process took ``count`` bytes (negative: gave back)."""
@@ -50,9 +49,6 @@ class FakeHeadroom:
         self.reads += 1
         free = max(0, self.headroom_bytes)
         return Headroom(free, "fake")
-
-    def total_bytes(self) -> int:
-        return self._total_bytes
 
 
 class FakeProbe(Generic[T]):

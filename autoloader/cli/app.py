@@ -813,7 +813,7 @@ def tune(
     floor_bytes = _floor_bytes(ram_floor)
     budget_s = parse_seconds(budget, name="--budget")
     with needs("the tuner"):
-        from autoloader.tune.offline import TuneOptions
+        from autoloader.tune.study import TuneOptions
     place = demo_spec() if spec is None else spec
     declared, knobs = read_spec(place, settings, knobs_first=True) if settings else (None, {})
     options = TuneOptions(

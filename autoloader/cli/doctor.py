@@ -37,7 +37,7 @@ from autoloader.host.clock import SystemClock
 from autoloader.host.frozen import frozen
 from autoloader.host.gpu import gpu_name, open_nvml
 from autoloader.host.headroom import HeadroomProbe, kernel_records
-from autoloader.host.machine import ROOT, CgroupProcessors
+from autoloader.host.machine import ROOT, CgroupProcessors, memory_bytes
 from autoloader.host.storage import by_file_system, is_far, probe_reads
 from autoloader.host.units import GIB, MIB, format_bytes, format_seconds
 from autoloader.index import find_indexes
@@ -142,11 +142,12 @@ def memory(machine: Machine, floor_bytes: int) -> Iterator[Seen]:
     """The limits of host, cgroups and SLURM, and the headroom against the floor."""
     probe = HeadroomProbe(machine.proc, machine.cgroup_root)
     try:
-        room, total = probe.read(), probe.total_bytes()
+        room, limits = probe.read(), probe.limits()
     except PipelineError as error:
         yield Finding(error.what, error.remedy, severity="error")
         return
-    for label, limit in probe.limits():
+    total = min([memory_bytes(), *(limit for _, limit in limits)])
+    for label, limit in limits:
         yield Fact(f"{label} is limited to {format_bytes(limit)}")
     yield Fact(
         f"{format_bytes(room.headroom_bytes)} of {format_bytes(total)} can still be taken; "

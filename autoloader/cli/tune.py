@@ -26,7 +26,7 @@ from autoloader.spec.knobs import used_knobs
 
 if TYPE_CHECKING:
     from autoloader.spec import PipelineSpec
-    from autoloader.tune.offline import TuneOptions
+    from autoloader.tune.study import TuneOptions
     from autoloader.tune.trial import TrialProgress
 
 _CELL_CHARACTERS = 48

@@ -37,7 +37,7 @@ import operator
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from autoloader.controller.limits import ControllerLimits
 from autoloader.errors import BudgetInfeasibleError
@@ -81,35 +81,23 @@ _generation = operator.attrgetter(*REOPENING_KNOBS)
 
 @frozen
 class StartPrice:
-    """Predicted bytes of a pipeline, by part.
+    """Predicted bytes of a pipeline, or of those of all ranks.
 
     Attributes:
-        framework_bytes: the interpreter and its libraries, TensorFlow where it is needed.
-        streams_bytes: open streams, before the episodes they hold.
-        queued_bytes: encoded episodes in queues, prefetch and parse; or runs read ahead.
-        ring_bytes: the batch ring, when every slot is in use; those of all ranks.
+        parts: bytes by part, of all ranks.
+            framework: the interpreter and its libraries, TensorFlow where it is needed.
+            streams: open streams, before the episodes they hold.
+            queued: encoded episodes in queues, prefetch and parse; or runs read ahead.
+            ring: the batch ring, when every slot is in use.
+            cache: decoded frames that are held.
+            blocks: blocks of an order with locality, which ranks share.
+            requests: requests to stores that are under way, which ranks share.
+            decode: large pictures that are being decoded; 0 where they are small.
         ranks: number of ranks whose pipelines these are.
-        cache_bytes: decoded frames that are held; those of all ranks.
-        blocks_bytes: blocks of an order with locality, which ranks share.
-        requests_bytes: requests to stores that are under way, which ranks share.
-        decode_bytes: large pictures that are being decoded; 0 where they are small.
     """
 
-    framework_bytes: int
-    streams_bytes: int
-    queued_bytes: int
-    ring_bytes: int
+    parts: Mapping[str, int]
     ranks: int = 1
-    cache_bytes: int = 0
-    blocks_bytes: int = 0
-    requests_bytes: int = 0
-    decode_bytes: int = 0
-
-    @property
-    def parts(self) -> dict[str, int]:
-        """Bytes of each part, by its name."""
-        sizes = {of.name.removesuffix("_bytes"): getattr(self, of.name) for of in fields(self)}
-        return {name: size for name, size in sizes.items() if name != "ranks"}
 
     @property
     def total_bytes(self) -> int:
@@ -145,17 +133,17 @@ def price_start(
             queued = max(queued // ranks, queued // _SHORTEST_RUN_OF)
     if joining:
         framework -= TENSORFLOW_BYTES if with_tensorflow else INTERPRETER_BYTES
-    return StartPrice(
-        framework_bytes=framework,
-        streams_bytes=ranks * streams,
-        queued_bytes=ranks * queued,
-        ring_bytes=ranks * knobs.ring_slots * sizes.batch_bytes,
-        ranks=ranks,
-        cache_bytes=0 if with_tensorflow else ranks * knobs.cache_bytes,
-        blocks_bytes=0 if with_tensorflow else sizes.block_bytes * knobs.decode_processes,
-        requests_bytes=sizes.request_bytes * (1 if with_tensorflow else knobs.decode_processes),
-        decode_bytes=price_decoding(knobs, sizes.picture_bytes),
-    )
+    parts = {
+        "framework": framework,
+        "streams": ranks * streams,
+        "queued": ranks * queued,
+        "ring": ranks * knobs.ring_slots * sizes.batch_bytes,
+        "cache": 0 if with_tensorflow else ranks * knobs.cache_bytes,
+        "blocks": 0 if with_tensorflow else sizes.block_bytes * knobs.decode_processes,
+        "requests": sizes.request_bytes * (1 if with_tensorflow else knobs.decode_processes),
+        "decode": price_decoding(knobs, sizes.picture_bytes),
+    }
+    return StartPrice(parts, ranks)
 
 
 def price_decoding(knobs: Knobs, picture_bytes: int) -> int:
@@ -191,7 +179,7 @@ def admit_start(price: StartPrice, *, headroom_bytes: int, ram_floor_bytes: int)
             f"({', '.join(parts)}), but only {format_bytes(headroom_bytes)} are free{kept}",
             remedy=f"lower {'ram_floor or ' if kept else ''}batch.size, use smaller frames or "
             "fewer datasets, "
-            + ("lower mixing.locality.window or block, " if price.blocks_bytes else "")
+            + ("lower mixing.locality.window or block, " if price.parts.get("blocks") else "")
             + ("" if price.ranks == 1 else "start fewer ranks on a node, ")
             + "or free memory",
         )
@@ -310,32 +298,31 @@ class RollingPrices:
 
     def __init__(self, sizes: MixtureSizes, *, window: int = 120) -> None:
         self._sizes = sizes
-        self._samples: deque[float] = deque(maxlen=window)
-        self._runs: deque[float] = deque(maxlen=window)
-        self._scales: deque[float] = deque(maxlen=window)
+        self._seen = {name: deque[float](maxlen=window) for name in ("sample", "run", "scale")}
 
     def note_sample(self, size: float) -> None:
         """Encoded bytes of a waiting sample, as seen now."""
-        self._samples.append(size)
+        self._seen["sample"].append(size)
 
     def note_run(self, size: float) -> None:
         """Bytes of a planned run, as seen now."""
-        self._runs.append(size)
+        self._seen["run"].append(size)
 
     def note_process(self, held_bytes: float, predicted_bytes: float) -> None:
         """Compare the bytes of the process with the bytes that these prices predicted."""
         if predicted_bytes > 0:
-            self._scales.append(min(4.0, max(1.0, held_bytes / predicted_bytes)))
+            self._seen["scale"].append(min(4.0, max(1.0, held_bytes / predicted_bytes)))
 
     def current(self) -> Prices:
         """The prices now."""
+        sample, run, scale = (percentile(values, 0.95) for values in self._seen.values())
         return Prices(
             slot_bytes=self._sizes.batch_bytes,
-            sample_bytes=int(percentile(self._samples, 0.95) or SAMPLE_BYTES),
+            sample_bytes=int(sample or SAMPLE_BYTES),
             record_bytes=self._sizes.record_bytes,
-            run_bytes=int(percentile(self._runs, 0.95) or max(RUN_BYTES, self._sizes.run_bytes)),
+            run_bytes=int(run or max(RUN_BYTES, self._sizes.run_bytes)),
             picture_bytes=self._sizes.picture_bytes,
-            scale=percentile(self._scales, 0.95) or 1.0,
+            scale=scale or 1.0,
         )
 
 
@@ -500,17 +487,19 @@ def admit_opening(
     claim = budget.enter(limits.ram_floor_bytes)
     headroom, least, margin = headroom_or_none(source), limits.least(knobs), limits.margin_bytes
     asked = price(knobs)
-    if not moves or least == knobs:
-        budget.take(claim, asked, opening=True)
-        return Opening(claim, knobs, asked, headroom, as_asked=True)
-    if budget.try_promise(claim, asked, headroom_bytes=headroom, margin_bytes=margin, opening=True):
-        return Opening(claim, knobs, asked, headroom, as_asked=True)
-    logger.warning(
-        "the loader opens with its smallest knobs: those asked for need %s; free are %s, of which "
-        "%s must stay free",
-        format_bytes(asked),
-        "unknown" if headroom is None else format_bytes(headroom),
-        format_bytes(limits.ram_floor_bytes + margin),
+    fits = budget.try_promise(
+        claim, asked, headroom_bytes=headroom, margin_bytes=margin, opening=True
     )
-    budget.take(claim, price(least), opening=True)
-    return Opening(claim, least, price(least), headroom, as_asked=False)
+    as_asked = fits or not moves or least == knobs
+    chosen, size = (knobs, asked) if as_asked else (least, price(least))
+    if not fits:
+        budget.take(claim, size, opening=True)
+    if not as_asked:
+        logger.warning(
+            "the loader opens with its smallest knobs: those asked for need %s; free are %s, of "
+            "which %s must stay free",
+            format_bytes(asked),
+            "unknown" if headroom is None else format_bytes(headroom),
+            format_bytes(limits.ram_floor_bytes + margin),
+        )
+    return Opening(claim, chosen, size, headroom, as_asked)

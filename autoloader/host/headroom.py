@@ -80,9 +80,6 @@ class HeadroomSource(Protocol):
             PipelineError: nothing can be read.
         """
 
-    def total_bytes(self) -> int:
-        """Memory this process may ever use: the least of main memory and cgroup limits."""
-
 
 def headroom_or_none(source: HeadroomSource) -> int | None:
     """A fresh reading's bytes; ``None`` where nothing can be read."""
@@ -118,7 +115,7 @@ class HeadroomProbe:
     def read(self) -> Headroom:
         """A reading: the least of what host and cgroups can still give."""
         with self._lock:
-            best, source = self._host_bytes(b"MemAvailable"), "host"
+            best, source = self._host_bytes(), "host"
             now_s = time.monotonic()
             if now_s >= self._limits_until_s:
                 self._limits = self._current_limits()
@@ -145,23 +142,10 @@ class HeadroomProbe:
         with self._lock:
             return min((limit for _, limit in self._current_limits()), default=None)
 
-    def total_bytes(self) -> int:
-        """Bytes of memory of the host, or of the tightest cgroup."""
-        known = (self.cgroup_limit_bytes(), self._host_bytes(b"MemTotal"))
-        limits = [limit for limit in known if limit is not None]
-        if not limits:
-            raise PipelineError(
-                f"the size of main memory cannot be read from {self._proc}/meminfo",
-                remedy="mount /proc, or run on Linux",
-                stage="headroom",
-            )
-        return min(limits)
-
-    def _host_bytes(self, key: bytes) -> int | None:
-        content = self._meminfo.read()
-        kib = number_after(content or b"", key + b":")
+    def _host_bytes(self) -> int | None:
+        kib = number_after(self._meminfo.read() or b"", b"MemAvailable:")
         if kib is None:
-            self._tell(f"{self._proc}/meminfo has no {key.decode()}")
+            self._tell(f"{self._proc}/meminfo has no MemAvailable")
         return None if kib is None else kib * 1024
 
     def _current_limits(self) -> list[tuple[Cgroup, int]]:

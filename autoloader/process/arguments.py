@@ -90,7 +90,6 @@ def check_arguments(given: Mapping[str, Any]) -> None:
     for name in ("ram_floor", "disk_floor"):
         if given.get(name) is not None:
             parse_floor(given[name], name=name)
-    _check_names(given.get("knobs") or {})
 
 
 def check_retune(values: object) -> None:
@@ -104,17 +103,6 @@ def check_retune(values: object) -> None:
             f"retune({shown(values)}): it takes knobs by their names",
             remedy='write retune({"decode_threads": 2}), or retune(decode_threads=2)',
         )
-    _check_names(values)
-
-
-def _check_names(knobs: Mapping[Any, Any]) -> None:
-    """Refuse knobs whose names are no texts."""
-    for key in knobs:
-        if not isinstance(key, str):
-            raise UsageError(
-                f"knobs: {shown(key)} is not the name of a knob",
-                remedy='write a name, such as {"decode_threads": 2}',
-            )
 
 
 def spec_of(source: SpecSource) -> PipelineSpec:

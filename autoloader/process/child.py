@@ -433,11 +433,11 @@ class ChildPipeline:
         # The frame cache can be done without: it makes room for others.
         working = Knobs.build({"cache_bytes": 0}, base=self.knobs)
         price = price_start(working, self._setup.mixture.sizes)
-        ring = max(0, price.ring_bytes - self._setup.memory.allocated_bytes())
+        ring = max(0, price.parts["ring"] - self._setup.memory.allocated_bytes())
         self._was_full = self._was_full or ring == 0
         if self._was_full:
             return ring
-        return ring + max(0, price.total_bytes - price.ring_bytes - self.child.held_bytes())
+        return ring + max(0, price.total_bytes - price.parts["ring"] - self.child.held_bytes())
 
     def spare_bytes(self) -> int:
         """Bytes of the ring that ``shrink_to_minimum`` would free.

@@ -628,7 +628,7 @@ class Control:
         def price(wanted: Knobs) -> int:
             joining = wanted.reader != "stream" or self._has_tensorflow
             start = admission.price_start(wanted, sizes, joining=joining)
-            return start.total_bytes - min(ring_bytes, start.ring_bytes)
+            return start.total_bytes - min(ring_bytes, start.parts["ring"])
 
         opening = admission.admit_opening(
             _BUDGET, self.headroom, knobs, request.limits, price, moves=request.moves

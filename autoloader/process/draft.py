@@ -349,33 +349,24 @@ def _entries(
     Why others cannot be used is added to ``faults`` by path, and to ``left`` by name if no version
     of a dataset can.
     """
-    taken: list[Entry] = []
-    places: dict[str, str] = {}
-    names: set[str] = set()
+    found: dict[str, Entry] = {}
     for versions in (one for root in roots for one in dataset_versions(root, say)):
-        found = (_entry(place, style, faults) for place in versions)
-        entry = next((one for one in found if one is not None), None)
-        if entry is None:
-            path = normal(versions[0])
-            if not getattr(faults[path], "foreign", False):
-                left[folder_name(path)] = faults[path].what
-            continue
-        path = entry.directory.path
-        place = path if is_remote(path) else os.path.realpath(path)
-        if (kept := places.get(place)) is not None:
-            say(f"{path}: left out: " + ("named twice" if kept == path else f"a link to {kept}"))
-            continue
-        places[place] = path
-        pairs = same_files([*(one.directory for one in taken), entry.directory])
-        if pairs:
-            other = taken[pairs[0][0]].directory.path
+        newest, entries = normal(versions[0]), (_entry(one, style, faults) for one in versions)
+        if (entry := next(filter(None, entries), None)) is not None:
+            found.setdefault(entry.directory.path, entry)
+        elif not getattr(faults[newest], "foreign", False):
+            left[folder_name(newest)] = faults[newest].what
+    every, names = list(found.values()), set[str]()
+    copies = {later: first for first, later in same_files([one.directory for one in every])}
+    for place, entry in enumerate(every):
+        if place in copies:
+            other = every[copies[place]].directory.path
             say(f"{entry.directory.path}: left out: it holds the same data as {other}")
             continue
         stem, number = entry.name, 2
         while entry.name in names:
             entry.name, number = f"{stem}_{number}", number + 1
         names.add(entry.name)
-        taken.append(entry)
         yield entry
 
 

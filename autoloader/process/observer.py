@@ -336,7 +336,7 @@ class Observer:
         self._own_process = own_process
         sizes = mixture.sizes  # asks the file system
         self._prices = RollingPrices(sizes)
-        self._framework_bytes = price_start(setup.knobs, sizes).framework_bytes
+        self._framework_bytes = price_start(setup.knobs, sizes).parts["framework"]
         self._batch_size = mixture.spec.batch.size
         self._meter = FlowMeter(self._batch_size)
         self._before = setup.memory.consumed()

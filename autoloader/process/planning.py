@@ -63,7 +63,8 @@ def choose_reader(mixture: ResolvedMixture, knob: str) -> tuple[Literal["stream"
             told = who if pinned == "stream" else why
             raise SpecError(
                 f"{what}, but the mixture would be streamed: {told}",
-                remedy=f"use reader: auto, copy remote data to a local disk, or {way_out}",
+                remedy="use reader: auto with pip install 'autoloader-rlds[remote]', copy remote "
+                f"data to a local disk, or {way_out}",
             )
         if pinned == "indexed":
             raise SpecError(
@@ -101,11 +102,9 @@ def _index_needed(mixture: ResolvedMixture) -> tuple[str, str] | None:
             drawn = f"datasets[{one.name}].sample_weight.use: draw"
             return f"{drawn} needs an index", "set use: batch"
         if one.remote and one.keep is not None:  # its rules need every record's texts
-            kept = f"datasets[{one.name}].keep of {one.directory.path} needs an index"
-            return kept, (
-                "write a transform that drops episodes (return None) and steps (by a bool array "
-                "valid)"
-            )
+            kept = f"datasets[{one.name}].keep: rules need an index"
+            way_out = "write a transform that drops episodes (return None) and steps (array valid)"
+            return kept, way_out
     if mixture.spec.mixing.unit == "batch":
         return "mixing.unit: batch needs an index", "leave mixing.unit out"
     if indexed := [one for one in mixture.datasets if not one.streamable]:

@@ -65,7 +65,7 @@ class LoaderAsDataLoader(DataLoader[Any]):
         """
         return _iteration(self._loader, self._change)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Any:
         """Position of the loader, to the sample."""
         return self._loader.state_dict()
 

@@ -15,14 +15,12 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
 
 import platformdirs
 
@@ -38,10 +36,9 @@ from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs, used_knobs
 from autoloader.tune.bound import Analyst
 from autoloader.tune.ledger import sqlite_url
-from autoloader.tune.measurement import LEAST_WARMUP
 from autoloader.tune.report import TuneReport
 from autoloader.tune.search_space import SearchSpace, guesses
-from autoloader.tune.study import Study, StudyOptions, StudyResult, StudyWatcher
+from autoloader.tune.study import Study, StudyResult, StudyWatcher, TuneOptions
 from autoloader.tune.trial import Measurer, TrialRunner, by_turns, others_cpus
 
 logger = logging.getLogger(__name__)
@@ -52,36 +49,6 @@ _REPORT_SHARE = 0.15
 
 _PASSWORD = re.compile(r"(://[^:/@\s]+:)[^@\s]+@")
 """Of a storage's URL: a profile is a file that is passed on."""
-
-
-@dataclass(frozen=True, slots=True)
-class TuneOptions(StudyOptions):
-    """Options of ``autoloader.tune``.
-
-    Attributes:
-        spec_path: the mixture's spec file.
-        host_profile: name or path of the profile to start from; ``None`` picks as the loader does.
-        name: name of the profile to keep; ``None``: the start's where it is the user's own, else
-            NAME-tuned. Never a shipped one's.
-        out: folder (or file) for the profile; ``None`` is the user's config folder.
-        split: the spec's split to measure.
-        warmup: batches before a measurement.
-        command: the command line, for the profile's provenance.
-        spec: the spec in ``spec_path`` with ``settings`` over it; ``None``: as the file has it.
-        knobs: knob values over the profile's, to start from.
-        settings: words of ``--set``, for the measuring children.
-    """
-
-    spec_path: Path
-    host_profile: str | None = None
-    name: str | None = None
-    out: Path | None = None
-    split: str = "train"
-    warmup: int = LEAST_WARMUP
-    command: str = "autoloader.tune"
-    spec: PipelineSpec | None = None
-    knobs: Mapping[str, Any] = field(default_factory=dict)
-    settings: Sequence[str] = ()
 
 
 def tune(

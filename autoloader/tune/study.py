@@ -26,20 +26,22 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import optuna
 
 from autoloader.errors import UsageError
 from autoloader.host.clock import Clock
 from autoloader.host.frozen import frozen
+from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import Knobs
 from autoloader.tune import ledger
 from autoloader.tune.bound import NOISE_RATIO, Analyst, Bound
 from autoloader.tune.finals import Contender, FinalsResult, compare
-from autoloader.tune.measurement import LEAST_BATCHES, Trace
+from autoloader.tune.measurement import LEAST_BATCHES, LEAST_WARMUP, Trace
 from autoloader.tune.search_space import SearchSpace
 from autoloader.tune.trial import (
     Measurer,
@@ -77,11 +79,12 @@ _MOST_DRAWS = 4
 """Draws for each trial that is wanted: in a small space the sampler draws the same sets again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyOptions:
-    """Options of a study.
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """Options of ``autoloader.tune``.
 
     Attributes:
+        spec_path: the mixture's spec file.
         storage: a storage URL; ``None``: an SQLite file in the user's folder.
         study: name of a study to make or resume; ``None`` makes a new one, of a SLURM job with a
             storage one for the job.
@@ -90,8 +93,19 @@ class StudyOptions:
         seed: seed of Optuna's sampler.
         batches: measured batches of a trial; the resource of successive halving.
         floor_bytes: headroom that must remain; ``None``: not known.
+        host_profile: name or path of the profile to start from; ``None`` picks as the loader does.
+        name: name of the profile to keep; ``None``: the start's where it is the user's own, else
+            NAME-tuned. Never a shipped one's.
+        out: folder (or file) for the profile; ``None`` is the user's config folder.
+        split: the spec's split to measure.
+        warmup: batches before a measurement.
+        command: the command line, for the profile's provenance.
+        spec: the spec in ``spec_path`` with ``settings`` over it; ``None``: as the file has it.
+        knobs: knob values over the profile's, to start from.
+        settings: words of ``--set``, for the measuring children.
     """
 
+    spec_path: Path
     storage: str | None = None
     study: str | None = None
     trials: int = 12
@@ -99,6 +113,15 @@ class StudyOptions:
     seed: int = 0
     batches: int = LEAST_BATCHES
     floor_bytes: int | None = None
+    host_profile: str | None = None
+    name: str | None = None
+    out: Path | None = None
+    split: str = "train"
+    warmup: int = LEAST_WARMUP
+    command: str = "autoloader.tune"
+    spec: PipelineSpec | None = None
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    settings: Sequence[str] = ()
 
 
 class StudyWatcher(Protocol):
@@ -207,7 +230,7 @@ class Study:
     space: SearchSpace
     guesses: Callable[[Trace | None], Sequence[Knobs]]
     measure: Measurer
-    options: StudyOptions
+    options: TuneOptions
     clock: Clock
     began_s: float
     watcher: StudyWatcher

@@ -99,9 +99,6 @@ class _BlindHeadroom:
     def read(self) -> Headroom:
         raise PipelineError("blind", remedy="look elsewhere")
 
-    def total_bytes(self) -> int:
-        return 0
-
 
 def test_headroom_that_cannot_be_read_is_absent():
     with Recorder(_BlindHeadroom(), period_s=60) as sampler:

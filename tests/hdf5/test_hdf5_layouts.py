@@ -153,8 +153,8 @@ def test_a_start_is_priced_by_what_a_batch_reads(
         tracemalloc.stop()
     price = price_start(knobs, priced_sizes(mixture, [1.0], counts))
     assert read > RUN_BYTES if batch > 4 else read < 1.2 * RUN_BYTES
-    assert (knobs.read_ahead + 1) * read <= price.queued_bytes
-    assert most <= price.queued_bytes + price.requests_bytes + 16 * MIB
+    assert (knobs.read_ahead + 1) * read <= price.parts["queued"]
+    assert most <= price.parts["queued"] + price.parts["requests"] + 16 * MIB
 
 
 def test_lzf_is_undone_as_h5py_does(tmp_path: Path):

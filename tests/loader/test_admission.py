@@ -39,7 +39,7 @@ def test_a_pipeline_starts_exactly_where_it_leaves_the_floor_free(headroom: int,
 
 
 def test_a_refusal_has_the_numbers():
-    least = StartPrice(GIB, 2 * GIB, 3 * GIB, 4 * GIB)
+    least = StartPrice(dict(zip("abcd", (GIB, 2 * GIB, 3 * GIB, 4 * GIB), strict=True)))
     with pytest.raises(BudgetInfeasibleError) as caught:
         admit_start(least, headroom_bytes=8 * GIB, ram_floor_bytes=5 * GIB)
     for number in ("10.00 GiB", "1.00 GiB", "2.00 GiB", "3.00 GiB", "4.00 GiB", "8.00", "5.00"):
@@ -56,18 +56,18 @@ def test_more_of_a_knob_costs_more(knob: str, more: int):
 
 
 def test_one_more_slot_costs_one_more_batch():
-    assert price(ring_slots=9).ring_bytes - price(ring_slots=8).ring_bytes == 10_000_000
+    assert price(ring_slots=9).parts["ring"] - price(ring_slots=8).parts["ring"] == 10_000_000
 
 
 def test_a_stream_costs_more_with_each_shard_that_it_reads_side_by_side():
     knobs = Knobs.build({"reader": "stream", "cycle_length": 3, "b.cycle_length": 2})
     sizes = replace(SIZES, buffer_bytes={"a": 1000})
-    found = price_start(knobs, sizes, ranks=2).streams_bytes
+    found = price_start(knobs, sizes, ranks=2).parts["streams"]
     assert found == 2 * (2 * STREAM_BYTES + (2 + 1) * CYCLE_BYTES + 3 * 1000)
 
 
 def test_a_reader_without_tensorflow_costs_less_and_no_streams():
     indexed = price(reader="indexed")
-    assert indexed.framework_bytes < price().framework_bytes
-    assert indexed.streams_bytes == 0
-    assert price(reader="indexed", read_ahead=30).queued_bytes > indexed.queued_bytes
+    assert indexed.parts["framework"] < price().parts["framework"]
+    assert indexed.parts["streams"] == 0
+    assert price(reader="indexed", read_ahead=30).parts["queued"] > indexed.parts["queued"]

@@ -17,7 +17,7 @@ from autoloader.tune.bound import Analyst
 from autoloader.tune.ledger import knobs_key, sqlite_url, storage_url
 from autoloader.tune.measurement import StageCost, Trace
 from autoloader.tune.search_space import SearchSpace, guesses
-from autoloader.tune.study import Study, StudyOptions, StudyResult
+from autoloader.tune.study import Study, StudyResult, TuneOptions
 from autoloader.tune.trial import Outcome, TrialProgress, TrialResult, TrialWatch
 
 LIMITS = KnobLimits(cpus=8, shards={"a": 16, "b": 4})
@@ -104,7 +104,7 @@ def study(
         "space": space,
         "guesses": partial(guesses, space, 48) if with_guess else lambda _: (),
         "measure": machine,
-        "options": StudyOptions(trials=trials, budget_s=budget_s),
+        "options": TuneOptions(Path(), trials=trials, budget_s=budget_s),
         "clock": machine.clock,
         "began_s": machine.clock.now_s(),
         "watcher": recorder or Recorder(),

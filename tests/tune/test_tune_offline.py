@@ -21,8 +21,9 @@ from autoloader.spec.knobs import KnobLimits, Knobs
 from autoloader.tune import offline
 from autoloader.tune.finals import changed_knobs
 from autoloader.tune.measurement import StageCost, Trace
-from autoloader.tune.offline import TuneOptions, kept_knobs, tune
+from autoloader.tune.offline import kept_knobs, tune
 from autoloader.tune.report import LiveWatcher, TuneReport
+from autoloader.tune.study import TuneOptions
 from autoloader.tune.trial import Outcome, TrialProgress, TrialResult, TrialWatch
 
 GIB = 2**30
