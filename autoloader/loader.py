@@ -21,7 +21,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
-import math
 import os
 import sys
 import threading
@@ -305,19 +304,14 @@ class AutoLoader:
         Raises:
             UsageError: ``all_ranks`` where ``torch.distributed`` is not initialised.
         """
-        from autoloader.telemetry.metrics import COMPARED, compared, flat, over_ranks
+        from autoloader.telemetry.metrics import compared, flat, over_ranks
 
-        own = flat(self.statistics() if statistics is None else statistics)
+        moment = self.statistics() if statistics is None else statistics
+        own = flat(moment)
         if self.world_size == 1:
             return own
         if all_ranks:
-            names = [metric.name for metric in COMPARED]
-            told = ranks.gathered([own.get(name, math.nan) for name in names])
-            every = [
-                {name: value for name, value in zip(names, one, strict=True) if value == value}
-                for one in told
-            ]
-            return own | over_ranks(every)
+            return own | over_ranks(ranks.gathered(compared(moment)))
         from autoloader.telemetry.run_record import living_runs
 
         others = [

@@ -24,18 +24,13 @@ from autoloader.controller.policy import Decision, decide
 from autoloader.controller.states import ControllerState
 from autoloader.errors import KnobError, UsageError
 from autoloader.host.frozen import frozen
-from autoloader.spec.block import adapter
+from autoloader.spec.block import adapter, plain_of
 from autoloader.telemetry.lines import LineLog, read_lines
 from autoloader.telemetry.statistics import encoded
 
 logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 2
-
-
-def _plain(value: Any) -> Any:
-    kind: Any = type(value)
-    return adapter(kind).dump_python(value, mode="json")
 
 
 class DecisionLog(LineLog):
@@ -65,7 +60,7 @@ class DecisionLog(LineLog):
 
     def start(self, limits: ControllerLimits) -> None:
         """The limits from now on."""
-        self.write({"kind": "start", "schema_version": SCHEMA_VERSION, "limits": _plain(limits)})
+        self.write({"kind": "start", "schema_version": SCHEMA_VERSION, "limits": plain_of(limits)})
 
     def decision(self, state: ControllerState, seen: Observation, answer: Decision) -> None:
         """Write one decision, with its inputs."""
@@ -135,7 +130,7 @@ def replay(lines: Iterable[str], *, origin: str = "the log") -> Replayed:
                 continue
             state = adapter(ControllerState).validate_python(line["state"])
             seen = adapter(Observation).validate_python(line["observation"])
-            recorded, derived = line["decision"], _plain(decide(state, seen, limits[whose]))
+            recorded, derived = line["decision"], plain_of(decide(state, seen, limits[whose]))
         except (KeyError, ValidationError, KnobError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             first = f"it has no {first}" if isinstance(error, KeyError) else first

@@ -16,7 +16,6 @@ from typing import Any
 from autoloader.cache.disk import DiskRoom
 from autoloader.host.frozen import frozen
 from autoloader.host.units import MIB
-from autoloader.spec.block import adapter
 from autoloader.spec.knobs import (
     LIGHT_KNOBS,
     ORDER_KNOBS,
@@ -116,7 +115,7 @@ METRICS_FILE_VARIABLE = "AUTOLOADER_METRICS_FILE"
 
 @frozen
 class ControlRequest:
-    """Crosses to the child as plain values.
+    """Crosses to the child as plain values (``spec.block.plain_of``).
 
     Attributes:
         limits: limits of the controller.
@@ -156,14 +155,3 @@ class ControlRequest:
     metrics_file: str = ""
     disk_floor_bytes: int | None = None
     run_bytes: int = 0
-
-    def plain(self) -> dict[str, Any]:
-        """Plain values."""
-        found: dict[str, Any] = adapter(ControlRequest).dump_python(self, mode="json")
-        return found
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> ControlRequest:
-        """The request that ``plain`` gave these values of."""
-        request: ControlRequest = adapter(cls).validate_python(plain)
-        return request

@@ -33,10 +33,8 @@ from autoloader.process.planning import LoaderPlan
 from autoloader.samples.draws import dataset_key
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.sampling.dealing import Ranks
-from autoloader.sampling.kinds import KindsOfSteps
 from autoloader.sampling.mixture import MixtureOrder, phase_of, shares_of
-from autoloader.sampling.schedule import Change, Curriculum
-from autoloader.spec.block import adapter, is_number
+from autoloader.spec.block import is_number
 from autoloader.spec.mixture import MOST_WEIGHT
 
 logger = logging.getLogger(__name__)
@@ -328,37 +326,27 @@ def _saved_order(
         names: names of the state's datasets, in any order.
     """
 
-    def shares(by_name: Mapping[str, float]) -> tuple[float, ...]:
+    def by_place(by_name: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(by_name[name] for name in names)
 
     rebased = state.get("rebased") or {"position": 0, "given": {}}
     chosen = state.get("weights") or {"shares": None, "later": []}
     moves = state["mixing"].get("curriculum")
-    if chosen["shares"] is not None:
-        moves = None
+    steps = None if order.steps is None else state.get("steps")
     own = chosen["shares"] or {name: one["share"] for name, one in state["datasets"].items()}
     base = int(rebased["position"])
-    return replace(
-        order,
-        shares=shares(own),
-        phases=tuple(phase_of(dataset_key(state["seed"], name)) for name in names),
-        base=base,
-        given=tuple(rebased["given"].get(name, 0) for name in names) if base else (),
-        curriculum=None if moves is None else Curriculum(shares(moves["to"]), moves["over"]),
-        changes=tuple(Change(one["position"], shares(one["shares"])) for one in chosen["later"]),
-        steps=_saved_steps(state, order, names),
-    )
-
-
-def _saved_steps(
-    state: Mapping[str, Any], order: MixtureOrder, names: Sequence[str]
-) -> KindsOfSteps | None:
-    """The steps of one kind each that a state was saved in; ``None``: kinds mixed in batches."""
-    if order.steps is None or "steps" not in state:
-        return None
-    own = {**state["steps"], "kinds": tuple(state["steps"]["kinds"][name] for name in names)}
-    found: KindsOfSteps = adapter(KindsOfSteps).validate_python(own)
-    return found
+    found = {
+        "shares": by_place(own),
+        "phases": [phase_of(dataset_key(state["seed"], name)) for name in names],
+        "base": base,
+        "given": [rebased["given"].get(name, 0) for name in names] if base else [],
+        "curriculum": {**moves, "to": by_place(moves["to"])}
+        if moves and chosen["shares"] is None
+        else None,
+        "changes": [{**one, "shares": by_place(one["shares"])} for one in chosen["later"]],
+        "steps": {**steps, "kinds": by_place(steps["kinds"])} if steps else None,
+    }
+    return MixtureOrder.from_plain({**asdict(order), **found})
 
 
 def order_state(order: MixtureOrder, plan: LoaderPlan) -> dict[str, Any]:

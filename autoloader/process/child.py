@@ -56,6 +56,7 @@ from autoloader.process.discovery import find_or_start
 from autoloader.process.ranks import Neighbours
 from autoloader.process.setup import PipelineSetup
 from autoloader.sampling.mixture import MixtureOrder
+from autoloader.spec.block import plain_of
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.lines import script_name
 from autoloader.telemetry.statistics import RingStatistics, Statistics
@@ -485,7 +486,7 @@ class ChildPipeline:
                 ranks_here=setup.ranks_here,
                 held_slots=sorted(setup.lent()),
                 restarts=self.child.restarts,
-                control=setup.control.plain(),
+                control=plain_of(setup.control),
                 import_path=import_path(),
             ),
             (setup.memory.descriptor,),

@@ -54,6 +54,7 @@ from autoloader.process.setup import PipelineSetup
 from autoloader.samples.resolve import check_content, resolve_plain
 from autoloader.sampling.dealing import NodePart, Ranks, mixture_part
 from autoloader.sampling.mixture import MixtureOrder
+from autoloader.spec.block import adapter
 from autoloader.spec.knobs import Knobs
 from autoloader.telemetry.statistics import ControllerStatistics
 
@@ -144,7 +145,7 @@ class ControlledPipeline:
         memory: RingMemory,
     ) -> None:
         place = PipelineStart.from_plain(declared.mixture, start.place)
-        request = ControlRequest.from_plain(start.control)
+        request: ControlRequest = adapter(ControlRequest).validate_python(start.control)
         setup = PipelineSetup(
             declared.mixture,
             MixtureOrder.from_plain(start.order),
@@ -170,8 +171,7 @@ class ControlledPipeline:
         self._lock = threading.RLock()
         self._parked = self._closed = False
         self._admit = self._open_gate = True
-        self._state = ControllerState()
-        self._begun_s: float | None = None
+        self._state = ControllerState(since_s=time.monotonic())
         self._parked_seen_s = float("-inf")
         self._said: Knobs | None = None
         self._reflex = ReflexState()
@@ -376,9 +376,6 @@ class ControlledPipeline:
         if self._parked and at_s - self._parked_seen_s < _PARKED_EVERY_S:
             return
         self._parked_seen_s = at_s if self._parked else float("-inf")
-        if self._moves and self._begun_s is None:
-            self._begun_s = at_s
-            self._state = ControllerState(since_s=at_s)
         seen = self.observe(at_s, growth_bytes)
         said: dict[str, Any] = {}
         if self._moves:

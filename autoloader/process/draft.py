@@ -582,10 +582,9 @@ def entry_of(directory: DatasetFormat, style: Style) -> Entry:
     A dataset is looked up by the name of its folder, then by the name that its files have.
     """
     if style.modality:
-        own = gr00t.fields_of(directory, style.modality)
-        made = _entry_with(own.values, directory, "", directory.name.partition("/")[0], style)
-        made.notes += own.notes
-        made.weight = own.weight
+        values, notes, weight = gr00t.fields_of(directory, style.modality)
+        made = _entry_with(values, directory, "", directory.name.partition("/")[0], style)
+        made.notes, made.weight = notes, weight
         return made
     if style.project is None:
         return _proposed(directory, style)
@@ -704,17 +703,11 @@ def _proposed(directory: DatasetFormat, style: Style) -> Entry:
         if lost is not None and lost.missing == lost.named:
             del features[camera]
             missing[camera] = "info.json lists it, and none of its videos is there"
-    tried = [
-        (name, known, propose(features, known[1]))
-        for name in _names(directory)
-        if (known := registry.known_dataset(name)) is not None
-    ]
-    if directory.known is not None:
-        layout = directory.name, directory.known
-        tried.append(("", layout, propose(features, directory.known)))
-    fitting = [one for one in tried if not one[2][1]] or tried
-    name, known, found = fitting[0] if fitting else ("", None, propose(features, None))
-    values, guesses = found
+    own = "", directory.name.partition("/")[0], directory.known
+    listed = ((name, registry.known_dataset(name)) for name in _names(directory))
+    sources = [*((name, *found) for name, found in listed if found is not None), own]
+    tried = [(one, *propose(features, one[2])) for one in sources if one[2] or len(sources) == 1]
+    (name, known_as, known), values, guesses = next((one for one in tried if not one[2]), tried[0])
     if style.every_camera and "images" in values:
         usable = (path for path in features if _fits(partial(_camera, features, path)))
         names = {path.removeprefix("observation.images."): path for path in usable}
@@ -734,7 +727,7 @@ def _proposed(directory: DatasetFormat, style: Style) -> Entry:
     else:
         missing.setdefault("language", "no feature holds texts")
         guesses.pop("language", None)
-    notes = [known[1].note] if known and known[1].note else []
+    notes = [known.note] if known and known.note else []
     for key in ("action", "state"):
         terms = values.get(key, [])
         if style.raw:
@@ -744,9 +737,8 @@ def _proposed(directory: DatasetFormat, style: Style) -> Entry:
             terms = plain
         values[key] = terms[0] if len(terms) == 1 else terms
     ordered = {key: values[key] for key in _FIELDS if key in values}
-    known_as = known[0] if known else directory.name.partition("/")[0]
     made = _entry_with(ordered, directory, name, known_as, style)
-    made.hz = known[1].hz if known else None
+    made.hz = known.hz if known else None
     made.notes, made.proposed, made.missing = notes, guesses, missing
     return made
 

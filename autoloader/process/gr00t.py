@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from autoloader.errors import SourceError, UnsupportedError
@@ -35,23 +34,13 @@ _END_EFFECTOR = re.compile(r"eef|end_effector|ee_pose|tcp")
 _QUATERNION = {"quaternion": "wxyz"}
 
 
-@dataclass
-class Gr00tFields:
-    """A dataset as ``modality.json`` has it.
-
-    Attributes:
-        values: fields of the dataset as a spec writes them.
-        notes: remarks for people.
-        weight: share of the dataset in a mixture.
-    """
-
-    values: dict[str, Any]
-    notes: list[str]
-    weight: float = 1.0
-
-
-def fields_of(directory: DatasetFormat, release: Release) -> Gr00tFields:
+def fields_of(
+    directory: DatasetFormat, release: Release
+) -> tuple[dict[str, Any], list[str], float]:
     """The fields of a LeRobot dataset with a ``modality.json``, by the rules of a release.
+
+    Returns:
+        Fields of the dataset as a spec writes them; remarks for people; its share in a mixture.
 
     Raises:
         SourceError: there is no such file, or it names a feature that the dataset does not have.
@@ -85,10 +74,10 @@ def fields_of(directory: DatasetFormat, release: Release) -> Gr00tFields:
     if own:
         values["normalize"] = own
     if release == "n1.5":
-        return Gr00tFields(values, notes)
+        return values, notes, 1.0
     lengths = [steps for of_file in directory.steps.values() for steps in of_file]
     samples = sum(max(0, steps - HORIZON + 1) for steps in lengths)
-    return Gr00tFields(values, notes, float(max(1, math.ceil(samples / SHARD_SAMPLES))))
+    return values, notes, float(max(1, math.ceil(samples / SHARD_SAMPLES)))
 
 
 def camera_name(key: str) -> str:

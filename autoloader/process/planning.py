@@ -552,23 +552,18 @@ def kind_of(mixture: ResolvedMixture) -> MixtureKind:
     layout = mixture.layout
     frames = len(layout.cameras) * layout.frames
     shown = [height * width for height, width in layout.cameras.values()]
-    stored: list[int] = []
-    encodings: Counter[str] = Counter()
-    for dataset in mixture.datasets:
-        for features in dataset.cameras.values():
-            feature = features[0]
-            encodings[feature.encoding or "unknown"] += 1
-            height_and_width = feature.shape[:2]
-            if len(height_and_width) == 2 and None not in height_and_width:
-                stored.append(math.prod(size or 1 for size in height_and_width))
-    del encodings["unknown"]
+    features = [of[0] for one in mixture.datasets for of in one.cameras.values()]
+    sides = ([side for side in one.shape[:2] if side] for one in features)
+    stored = [math.prod(both) for both in sides if len(both) == 2]
+    known = (one.encoding for one in features if one.encoding != "unknown")
+    encodings = Counter(filter(None, known))
     return MixtureKind(
         datasets=len(mixture.datasets),
         batch=layout.batch_size,
         frames=frames,
         pixels=_mean(shown),
         source_pixels=_mean(stored),
-        encoding=min(encodings, key=lambda one: (-encodings[one], one)) if encodings else None,
+        encoding=max(sorted(encodings), key=encodings.__getitem__, default=None),
     )
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from autoloader.errors import UsageError, shown
@@ -198,30 +198,26 @@ def _process_group() -> tuple[int, int] | None:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def gathered(values: Sequence[float]) -> list[list[float]]:
-    """Gather a value of each process, by rank: one ``all_gather`` of ``torch.distributed``.
+def gathered(values: Mapping[str, float]) -> list[dict[str, float]]:
+    """Gather the values of each process, by rank: ``all_gather_object`` of ``torch.distributed``.
 
     A collective: every process of the group must call it, or those that do wait for ever.
 
     Args:
-        values: as many in every process.
+        values: figures of this process, by name.
 
     Raises:
         UsageError: there is no process group.
     """
-    if _process_group() is None:
+    if (group := _process_group()) is None:
         raise UsageError(
             "all_ranks=True needs torch.distributed, which is not initialised",
             remedy="call torch.distributed.init_process_group first, or leave all_ranks out to get "
             "the values of this node",
         )
-    torch = sys.modules["torch"]
-    distributed = torch.distributed
-    device = "cuda" if "nccl" in str(distributed.get_backend()) else "cpu"
-    own = torch.tensor(values, dtype=torch.float64, device=device)
-    every = [torch.empty_like(own) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(every, own)
-    return [one.tolist() for one in every]
+    every: list[Any] = [None] * group[1]
+    sys.modules["torch.distributed"].all_gather_object(every, dict(values))
+    return every
 
 
 def _jax_processes() -> tuple[int, int] | None:

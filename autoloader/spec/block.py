@@ -39,6 +39,11 @@ adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 """The adapter of a type, from plain values and back: made at its first use, and once."""
 
 
+def plain_of(value: Any) -> Any:
+    """A value as values of JSON, by the adapter of its type."""
+    return adapter(type(value)).dump_python(value, mode="json")
+
+
 _DESCRIBED = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 """Name and words of a field, in the section ``Attributes``."""
 _KNOB = "this is a knob, not a field of a spec: give it in AutoLoader(…, knobs={…}), or by --set"
