@@ -371,7 +371,7 @@ class SharedBudget:
 
         The pipelines are the parent's, and so is a thread that holds the lock at that moment.
         """
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._claims: list[Claim] = []
 
     def enter(self, floor_bytes: int) -> Claim:
@@ -397,10 +397,22 @@ class SharedBudget:
             found += sum(size for _, size in one.promises)
         return found
 
-    def room_bytes(self, claim: Claim, headroom_bytes: int | None, margin_bytes: int) -> int:
+    def room_bytes(
+        self,
+        claim: Claim,
+        headroom_bytes: int | None,
+        margin_bytes: int,
+        *,
+        opening: bool = False,
+    ) -> int:
         """Bytes that a pipeline may take now, by a reading of headroom; 0 without a reading."""
         with self._lock:
-            return self._room(claim, headroom_bytes, margin_bytes, opening=False)
+            may = claim in self._claims and (opening or claim.in_use)
+            if headroom_bytes is None or not may:
+                return 0
+            floor = max(one.floor_bytes for one in self._claims)
+            left = max(0, headroom_bytes - floor - margin_bytes - self.promised_bytes())
+            return left if opening else left // sum(one.in_use for one in self._claims)
 
     def try_promise(
         self,
@@ -422,27 +434,17 @@ class SharedBudget:
                 alone.
         """
         with self._lock:
-            if size > self._room(claim, headroom_bytes, margin_bytes, opening=opening):
-                return False
-            self._promise(claim, size, opening)
-            return True
+            fits = size <= self.room_bytes(claim, headroom_bytes, margin_bytes, opening=opening)
+            if fits:
+                self.take(claim, size, opening=opening)
+            return fits
 
     def take(self, claim: Claim, size: int, *, opening: bool = False) -> None:
         """Count ``size`` bytes as promised, whether there is room or not: somebody else decided."""
         with self._lock:
-            self._promise(claim, size, opening)
-
-    def _promise(self, claim: Claim, size: int, opening: bool) -> None:
-        if size > 0:
-            lasts_s = OPENING_S if opening else PROMISED_S
-            claim.promises.append((self._clock.now_s() + lasts_s, size))
-
-    def _room(self, claim: Claim, headroom: int | None, margin: int, *, opening: bool) -> int:
-        if headroom is None or claim not in self._claims or not (opening or claim.in_use):
-            return 0
-        floor = max(one.floor_bytes for one in self._claims)
-        left = max(0, headroom - floor - margin - self.promised_bytes())
-        return left if opening else left // sum(one.in_use for one in self._claims)
+            if size > 0:
+                lasts_s = OPENING_S if opening else PROMISED_S
+                claim.promises.append((self._clock.now_s() + lasts_s, size))
 
 
 @frozen

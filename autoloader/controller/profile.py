@@ -377,12 +377,6 @@ class Profile(Block):
         sections = [{k: v} for k, v in shown.items() if isinstance(v, (dict, list)) and v]
         return "\n".join([head + _yaml_text(scalars), *map(_yaml_text, sections)])
 
-    def apart(self, kind: MixtureKind | None) -> float | None:
-        """Distance of its kind of mixture to ``kind`` in doublings; ``None``: one is not known."""
-        if kind is None or self.mixture is None:
-            return None
-        return self.mixture.doublings_to(kind)
-
     def fit(self, host: HostFacts, *, strict: bool = False) -> tuple[Profile, list[str]]:
         """This profile for ``host``, and what had to change for it.
 

@@ -193,17 +193,14 @@ def _changed_ns(path: Path) -> int:
 
 def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfile:
     """The user's saved profile for ``host`` and the nearest mixture, else the shipped default."""
-    notes: list[str] = []
-    far: list[str] = []
-    fitting: list[tuple[float, int, Path, Profile]] = []
+    notes, far = list[str](), list[str]()
+    fitting: list[tuple[int, Path, Profile]] = []
     latest_first = sorted(
         _profiles_in(user_profiles_dir()), key=lambda path: (-_changed_ns(path), path.name)
     )
-    for age, path in enumerate(latest_first):
-        whys = [
-            written_by_others(one, one.stat()) for one in (path, path.parent) if os.path.exists(one)
-        ]
-        if why := next(filter(None, whys), ""):
+    for path in latest_first:
+        there = (one for one in (path, path.parent) if os.path.exists(one))
+        if why := next(filter(None, (written_by_others(one, one.stat()) for one in there)), ""):
             notes.append(f"skipped saved profile {path}: {why}")
             continue
         try:
@@ -213,16 +210,15 @@ def _default_for(host: HostFacts, mixture: MixtureKind | None) -> ResolvedProfil
             continue
         if not profile.host.is_same(host):
             continue
-        apart = profile.apart(mixture)
-        if apart is not None and apart >= FAR_DOUBLINGS:
-            far.append(profile.name)
-        else:
-            # Knobs for any mixture come behind those for one like this.
-            fitting.append(
-                (math.ceil(FAR_DOUBLINGS if apart is None else apart), age, path, profile)
-            )
+        apart = FAR_DOUBLINGS  # knobs for any mixture come behind those for one like this
+        if mixture is not None and profile.mixture is not None:
+            apart = profile.mixture.doublings_to(mixture)
+            if apart >= FAR_DOUBLINGS:
+                far.append(profile.name)
+                continue
+        fitting.append((math.ceil(apart), path, profile))
     if fitting:
-        _, _, path, profile = min(fitting, key=lambda one: one[:2])
+        _, path, profile = min(fitting, key=lambda one: one[0])
         notes.append(f"profile {profile.name}: saved in {path}, made for a host like this one")
         return ResolvedProfile(profile, str(path), notes)
     why = (
