@@ -43,6 +43,7 @@ from autoloader.decode.message import BatchMessage, TellBad, languages
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, SourceError, as_fault
 from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.frozen import frozen
 from autoloader.host.threads import LoaderThread
 from autoloader.samples.block import MOST_UNFINISHED, RUN_BYTES, Place, SampleBlock
 from autoloader.samples.resolve import ResolvedMixture
@@ -138,11 +139,22 @@ class SampleSource(ABC):
         """
 
 
-MakeSource = Callable[
-    [Knobs, TellBad, threading.Condition, Callable[[BaseException], None]], SampleSource
-]
-"""Makes a source from its knobs, what is told of bad records, the condition that it notifies when
-samples are there, and what it calls with the exception that ends it."""
+@frozen
+class Listener:
+    """What hears of a source; any thread may tell.
+
+    Attributes:
+        bad: told of bad records.
+        arrived: notified when samples are there.
+        failed: told of the exception that ends the source.
+    """
+
+    bad: TellBad
+    arrived: threading.Condition
+    failed: Callable[[BaseException], None]
+
+
+MakeSource = Callable[[Knobs, Listener], SampleSource]
 
 
 class BatchBuilder:
@@ -212,7 +224,7 @@ class BatchBuilder:
         self._pool = jobs.DecodePool(
             knobs.pixel_threads, datasets=len(self._names) + 1, failed=failed
         )
-        self._source = source(knobs, bad, self._arrived, failed)
+        self._source = source(knobs, Listener(bad, self._arrived, failed))
         self._thread = LoaderThread(target=self._run, name="autoloader-mix")
         self._source.start()
         self._thread.start()
@@ -390,7 +402,7 @@ class BatchBuilder:
             block, first, count = found
             for name, column in block.columns.items():
                 pending.views[name][row : row + count] = column[first : first + count]
-            texts += block.texts_of(first, count)
+            texts += block.texts[first : first + count]
             if row + count == rows:
                 # The batch may be filled, and taken, as soon as its last row is submitted.
                 self._write_texts(pending, texts)

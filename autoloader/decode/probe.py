@@ -273,7 +273,7 @@ def _first_samples(dataset: ResolvedDataset) -> SampleBlock | None:
     window = frame_rows(t, steps, dataset.sample, np.zeros(steps, np.uint64))
     return SampleBlock(
         columns={},
-        texts=[b""],
+        texts=[b""] * steps,
         frames=frames,
         frame_row=window.index * dataset.stride,
         frame_zeroed=window.zeroed,

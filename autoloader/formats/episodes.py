@@ -72,14 +72,12 @@ class VideoFrames:
     Attributes:
         path: path of the video.
         packets: packets of the video.
-        first: frame of the video that the first step shows.
-        shown: [T] int64 frame of the video of each step; ``None``: they follow the first.
+        shown: [T] int64 frame of the video that each step shows.
     """
 
     path: str
     packets: PacketTable
-    first: int
-    shown: Ints | None = None
+    shown: Ints
 
 
 @frozen
@@ -232,9 +230,7 @@ class FileTables:
         self, frames: VideoFrames, number: int, steps: Ints
     ) -> tuple[dict[Section, Any], list[bytes]]:
         """As ``_frames``; each feature that shows frames of a video holds its packets once."""
-        table, shown = frames.packets, frames.first + steps
-        if frames.shown is not None:
-            shown = frames.shown[steps]
+        table, shown = frames.packets, frames.shown[steps]
         key, packet = table.key_of[shown], table.packet_of[shown]
         new = (number, frames.path) not in self._begins
         if new:
@@ -463,7 +459,7 @@ def _frames(one: Episode, known: Mapping[str, PacketTable], camera: str) -> Vide
         if not 0 <= first <= len(table) - one.steps:
             shown = f"{first} to {first + one.steps - 1}"
             raise UnreadableError(f"it has {len(table)} frames, and the episode needs {shown}")
-    return VideoFrames(path, table, first)
+    return VideoFrames(path, table, np.arange(first, first + one.steps))
 
 
 class EpisodeReader(PlainReader[EpisodeFormat]):

@@ -504,21 +504,17 @@ class Descriptors:
         self._files: collections.OrderedDict[tuple[str, int], OpenFile] = collections.OrderedDict()
         self._maps: collections.deque[weakref.WeakMethod[Unmap]] = collections.deque()
         self._readers = self._age = 0
-        self.opens = 0
 
     def open(self, path: str | Path, *, links: bool = True) -> int:
         """A new read-only descriptor, which the caller closes. Raises OSError."""
         while True:
             try:
-                found = open_regular(path, links=links)
+                return open_regular(path, links=links)
             except DocumentError as error:
                 raise OSError(errno.EINVAL, error.what, str(path)) from error
             except OSError as error:
                 if error.errno not in OUT_OF_DESCRIPTORS or not self._close_one():
                     raise
-            else:
-                self.opens += 1
-                return found
 
     def age(self) -> int:
         """Number that grows when an open file was replaced by another one of its name.

@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 
 from autoloader.cache.disk import FramesOnDisk
 from autoloader.cache.table import FrameCosts
-from autoloader.decode.batch_builder import BatchBuilder, MakeSource
+from autoloader.decode.batch_builder import BatchBuilder, Listener, SampleSource
 from autoloader.decode.message import BadRecord, BatchMessage, Quarantine, TellBad
 from autoloader.decode.ring import RingMemory, SlotPool
 from autoloader.errors import as_fault
@@ -155,10 +155,9 @@ class MixtureReader(ABC):
     def open(self, bad: TellBad) -> None:  # noqa: B027 most readers open as they read
         """Open what must be there before anything is read; may take long, and is called once."""
 
-    @property
     @abstractmethod
-    def source(self) -> MakeSource:
-        """Makes a source of samples for a builder in this process."""
+    def source(self, knobs: Knobs, listener: Listener) -> SampleSource:
+        """A source of samples for a builder in this process."""
 
     def processes(self, knobs: Knobs) -> int:
         """Number of processes that build batches: 1 is this one."""

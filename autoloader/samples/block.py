@@ -95,7 +95,7 @@ class SampleBlock:
             always among them: dataset, pass, shard, episode, t and, of a stream, how many samples
             the episode gives in this pass; else 1. ``provenance`` [n, 5] differs from it only where
             a sample stands in for one of a broken record.
-        texts: n UTF-8 languages, or one for all samples.
+        texts: n UTF-8 languages.
         frames: camera → its encoded frames. A camera that no sample of the block has is left out;
             a frame is ``None`` where its dataset has no such camera, or ``lease`` has it decoded.
         frame_row: [n, F] int64, which of ``frames`` each sample shows.
@@ -136,11 +136,6 @@ class SampleBlock:
         """Where the episode of sample k lies."""
         return Place(*self.columns["ledger"][k, :4].tolist())
 
-    def texts_of(self, first: int, count: int) -> Sequence[bytes]:
-        """UTF-8 languages of ``count`` samples from ``first`` on."""
-        one_for_all = len(self.texts) == 1
-        return [self.texts[0]] * count if one_for_all else self.texts[first : first + count]
-
 
 def stand_ins(block: SampleBlock, place: Place, count: int) -> SampleBlock:
     """``count`` samples in place of the broken record at ``place``: repeats of a good ``block``."""
@@ -149,7 +144,7 @@ def stand_ins(block: SampleBlock, place: Place, count: int) -> SampleBlock:
     columns["ledger"] = _ledger(place, columns["ledger"][:, 4])
     return SampleBlock(
         columns=columns,
-        texts=[block.texts[k] for k in at.tolist()] if len(block.texts) > 1 else block.texts,
+        texts=[block.texts[k] for k in at.tolist()],
         frames=block.frames,
         frame_row=block.frame_row[at],
         frame_zeroed=block.frame_zeroed[at],

@@ -11,7 +11,7 @@ Not here: opening files for data (``pipeline.graph``, ``index``), sample counts
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -266,10 +266,14 @@ class ResolvedMixture:
         return {dataset.name: len(dataset.slices) for dataset in self.datasets}
 
     @property
+    def shown(self) -> Iterator[Feature]:
+        """Features that cameras show."""
+        return (one for of in self.datasets for some in of.cameras.values() for one in some)
+
+    @property
     def encodings(self) -> set[str | None]:
         """Encodings of the features that cameras show."""
-        cameras = (one for of in self.datasets for some in of.cameras.values() for one in some)
-        return {one.encoding for one in cameras}
+        return {one.encoding for one in self.shown}
 
     @property
     def in_slabs(self) -> bool:
@@ -287,13 +291,7 @@ class ResolvedMixture:
             request_bytes = IN_FLIGHT_BYTES
         request_bytes += MOST_SLAB_BYTES * self.in_slabs
         request_bytes += MOST_KEPT_BYTES * (VIDEO in self.encodings)
-        pictures = [
-            prod(size or 0 for size in feature.shape)
-            for dataset in self.datasets
-            for features in dataset.cameras.values()
-            for feature in features
-            if feature.kind == "image"
-        ]
+        pictures = (prod(k or 0 for k in one.shape) for one in self.shown if one.kind == "image")
         return MixtureSizes(
             {one.name: one.record_bytes for one in self.datasets},
             self.layout.slot_bytes,

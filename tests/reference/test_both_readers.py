@@ -168,7 +168,7 @@ def check(wanted: Mapping[Key, Sample], found: Iterator[tuple[Key, SampleBlock, 
         assert arrays["frame_offset"].tolist() == one.frame_offset
         for name in ("action", "action_mask", "state", "state_mask"):
             np.testing.assert_array_equal(arrays[name], getattr(one, name))
-        assert group.texts_of(k, 1)[0].decode() == one.language
+        assert group.texts[k].decode() == one.language
     assert sorted(came) == sorted(wanted)
 
 

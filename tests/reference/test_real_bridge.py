@@ -91,7 +91,7 @@ def test_every_sample_is_what_plain_tfds_gives(
         np.testing.assert_array_equal(block.columns["action"][k, 0], action[t])
         np.testing.assert_array_equal(block.columns["state"][k, 0], state[t])
         step = steps[t + first]
-        assert block.texts_of(k, 1)[0] == step["language_instruction"]
+        assert block.texts[k] == step["language_instruction"]
         frame = np.empty((64, 64, 3), np.uint8)
         decoder.decode_into(block.frames["primary"][block.frame_row[k, 0]], frame)
         np.testing.assert_array_equal(frame, step["observation"]["image_0"])

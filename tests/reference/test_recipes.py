@@ -89,7 +89,7 @@ def held(name: str, style: str, files: Files, read: Any) -> int:
             state, mask = block.columns["state"][k], block.columns["state_mask"][k]
             np.testing.assert_allclose(state[0], one.state[t], atol=1e-6, err_msg=where)
             assert mask.all()
-        assert block.texts_of(k, 1)[0].decode() == one.language[t], where
+        assert block.texts[k].decode() == one.language[t], where
         for camera, choice in found.dataset["images"].items():
             named = choice if isinstance(choice, dict) else {"path": choice}
             paths = named.get("any_of") or [named["path"]]

@@ -6,6 +6,7 @@ import numpy as np
 
 from autoloader.pipeline.read.streams import SampleQueue
 from autoloader.samples.block import SampleBlock
+from autoloader.spec.knobs import Knobs
 
 
 def episode(pass_: int, record: int, samples: int) -> SampleBlock:
@@ -21,8 +22,12 @@ def episode(pass_: int, record: int, samples: int) -> SampleBlock:
     )
 
 
+def limits(capacity: int = 1000, shuffle: int = 0) -> Knobs:
+    return Knobs.build({"queue_samples": capacity, "shuffle_samples": shuffle})
+
+
 def queue(capacity: int = 1000, shuffle: int = 0, key: int = 1) -> SampleQueue:
-    return SampleQueue(key, threading.Condition(), capacity=capacity, shuffle=shuffle)
+    return SampleQueue(key, threading.Condition(), limits(capacity, shuffle))
 
 
 def taken(one: SampleQueue) -> tuple[int, int, int]:
@@ -54,10 +59,10 @@ def test_a_raised_limit_admits_at_once_and_a_lowered_one_drains():
     one = queue(capacity=1)
     one.put(episode(0, 0, 3), 0)
     thread, answer = blocked_put(one)
-    one.limit(capacity=10, shuffle=0)
+    one.limit(limits(10))
     thread.join(30)
     assert answer == [True]
-    one.limit(capacity=1, shuffle=0)
+    one.limit(limits(1))
     assert one.pending == 4
     thread, answer = blocked_put(one)
     for _ in range(3):

@@ -426,10 +426,7 @@ class EpisodesOfFile:
             UnreadableError: the frames are not there.
         """
         if self.known.features[camera].encoding == VIDEO:
-            found = self._place(camera, one)
-            if times_s is None:
-                return found
-            return replace(found, shown=found.first + nearest(found, times_s))
+            return self._place(camera, one, times_s)
         table = self._pictures[camera]
         lost = np.flatnonzero(table.offset[rows] < 0)
         if len(lost):
@@ -448,7 +445,7 @@ class EpisodesOfFile:
         fps = self.known.fps
         return table, self.known.episodes.placed(*place, len(table), fps, by_row=by_row)
 
-    def _place(self, camera: str, one: Episode) -> VideoFrames:
+    def _place(self, camera: str, one: Episode, times_s: Any) -> VideoFrames:
         """Place of an episode in its video.
 
         Raises:
@@ -470,7 +467,10 @@ class EpisodesOfFile:
                 self._moved[f"{name}: {placed.note}"] = None
             if self._timestamps != "ignore":
                 _check_drift(table, slice(first, first + one.length), self.known.fps)
-        return VideoFrames(path, table, first)
+        steps = np.arange(one.length)
+        if times_s is not None:
+            steps = nearest(table.shown_s[first : first + one.length], times_s)
+        return VideoFrames(path, table, first + steps)
 
 
 def _check_drift(table: PacketTable, frames: slice, fps: float) -> None:
@@ -485,10 +485,9 @@ def _check_drift(table: PacketTable, frames: slice, fps: float) -> None:
         )
 
 
-def nearest(frames: VideoFrames, times_s: NDArray[np.float64]) -> Ints:
+def nearest(shown_s: NDArray[np.float64], times_s: NDArray[np.float64]) -> Ints:
     """Step of an episode whose frame is shown nearest to each time [T]; of two the earlier one."""
-    stop = frames.first + len(times_s)
-    shown_s = frames.packets.shown_s[frames.first : stop] - frames.packets.shown_s[frames.first]
+    shown_s = shown_s - shown_s[0]
     after = np.searchsorted(shown_s, times_s).clip(1, max(1, len(shown_s) - 1))
     before = after - 1
     after = after.clip(max=len(shown_s) - 1)

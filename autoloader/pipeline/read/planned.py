@@ -41,9 +41,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -53,7 +52,7 @@ from numpy.typing import NDArray
 from autoloader.cache.disk import DiskRoom
 from autoloader.cache.slab import BLACK, FILE_BITS, CameraFrames, FrameCache
 from autoloader.cache.table import FrameCosts, FrameTable
-from autoloader.decode.batch_builder import MakeSource, SampleSource, Spans
+from autoloader.decode.batch_builder import Listener, SampleSource, Spans
 from autoloader.decode.message import TellBad
 from autoloader.decode.ring import RingMemory
 from autoloader.formats.files import descriptors
@@ -94,19 +93,11 @@ class PlannedSource(SampleSource):
     Args:
         reader: reader of the mixture, open.
         knobs: ``io_threads``, ``read_ahead``, ``cache_bytes`` and ``decode_processes`` are heeded.
-        bad: not used: what is damaged was found when the index was built.
-        condition: told when a run is ready.
-        failed: told of the exception that ends a thread.
+        listener: told when a run is ready, and of the exception that ends a thread. What is damaged
+            was found when the index was built.
     """
 
-    def __init__(
-        self,
-        reader: IndexedReader,
-        knobs: Knobs,
-        bad: TellBad,
-        condition: threading.Condition,
-        failed: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, reader: IndexedReader, knobs: Knobs, listener: Listener) -> None:
         self._datasets = reader.mixture.datasets
         self._indexes, self._plan = reader.indexes, reader.opened.plan
         self._planner = reader.opened.planner(reader.mixture)
@@ -114,12 +105,11 @@ class PlannedSource(SampleSource):
         self._lease, self._feed, self._blocks = reader.lease, reader.feed(), reader.blocks
         self._user = BlockUser() if self._blocks is None else self._blocks.enter()
         self._leases: list[FrameLease] = []
-        self._memory = frame_reads.RunMemory(_pieces(knobs.read_ahead))
+        self._memory = frame_reads.RunMemory(_pieces(knobs))
         self._now = frame_reads.NowRead(reader.opened.first)
-        self._condition = condition
+        self._listener = listener
         self._planning = threading.Lock()
         self._room = threading.Condition()
-        self._failed = failed
         self._closed = False
         self._parked = False
         self._threads: list[threading.Thread] = []
@@ -161,7 +151,7 @@ class PlannedSource(SampleSource):
             self._knobs = knobs
             if less:
                 self._unpin()
-            self._memory.release(_pieces(knobs.read_ahead))
+            self._memory.release(_pieces(knobs))
             self._room.notify_all()
             for _ in range(knobs.io_threads - len(self._threads)):
                 thread = LoaderThread(target=self._work, name="autoloader-read")
@@ -294,11 +284,11 @@ class PlannedSource(SampleSource):
                             self._unpin()
                     self._room.notify_all()
                 del run
-                with self._condition:
-                    self._condition.notify_all()
+                with self._listener.arrived:
+                    self._listener.arrived.notify_all()
         except BaseException as error:  # noqa: BLE001 the one boundary of this thread: the trainer must hear of it
             if not self._closed:
-                self._failed(error)
+                self._listener.failed(error)
 
     def _claim(self) -> tuple[int, Spans] | None:
         """The next run to read, when there is room for it; ``None`` to end.
@@ -400,9 +390,9 @@ class PlannedSource(SampleSource):
                 frames[targets[k]][rows[k]] = data[at : at + sizes[k]]
 
 
-def _pieces(read_ahead: int) -> int:
+def _pieces(knobs: Knobs) -> int:
     """Free pieces of memory that may wait: those of the runs ahead and of the one in hand."""
-    return read_ahead + 1
+    return knobs.read_ahead + 1
 
 
 RUN_SAMPLES = 256
@@ -532,10 +522,9 @@ class IndexedReader(MixtureReader):
             if self._frames is not None:
                 self._frames.leave(self)
 
-    @property
-    def source(self) -> MakeSource:
+    def source(self, knobs: Knobs, listener: Listener) -> PlannedSource:
         """See ``MixtureReader.source``."""
-        return partial(PlannedSource, self)
+        return PlannedSource(self, knobs, listener)
 
     def lease(
         self, spans: Spans, planned: PlannedSamples, block: SampleBlock, reads: PlannedReads

@@ -49,14 +49,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from autoloader.decode.batch_builder import MakeSource, SampleSource
+from autoloader.decode.batch_builder import Listener, SampleSource
 from autoloader.decode.message import BatchMessage, PipelineStart, TellBad
-from autoloader.errors import AutoloaderError, MissingExtraError, SourceError, as_fault
+from autoloader.errors import MissingExtraError, SourceError, as_fault
 from autoloader.host.machine import usable_processors
 from autoloader.host.threads import LoaderThread, all_ended, free_in_forks
 from autoloader.index import open_dataset_index
@@ -101,23 +101,14 @@ class StreamSource(SampleSource):
     Args:
         reader: reader of the mixture.
         knobs: values to begin with.
-        bad: told of bad records.
-        condition: told when samples are there.
-        failed: told of the exception that ends a reader.
+        listener: told when samples are there, of bad records, and of the exception that ends a
+            reader.
     """
 
-    def __init__(
-        self,
-        reader: StreamsReader,
-        knobs: Knobs,
-        bad: TellBad,
-        condition: threading.Condition,
-        failed: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, reader: StreamsReader, knobs: Knobs, listener: Listener) -> None:
         mixture, order, start = reader.mixture, reader.order, reader.begin
         self._mixture = mixture
-        self._condition = condition
-        self._failed = failed
+        self._listener = listener
         self._used = order.used
         self._min_ready = min(knobs.min_ready_datasets, sum(self._used))
         self._begun = False
@@ -126,11 +117,9 @@ class StreamSource(SampleSource):
             DatasetReader(
                 dataset,
                 reader,
-                condition,
                 knobs.for_dataset(dataset.name),
-                bad=bad,
-                opening=opening,
-                failed=self._reader_failed,
+                opening,
+                replace(listener, failed=partial(self._reader_failed, dataset.index)),
             )
             for dataset in mixture.datasets
         ]
@@ -153,8 +142,7 @@ class StreamSource(SampleSource):
             if ready < min(self._min_ready, self._live()):
                 return None
             self._begun = True
-        queues = self._queues
-        dataset = self._mixer.next(lambda own, samples: queues[own].pending >= samples)
+        dataset = self._mixer.next(lambda own, samples: self._queues[own].pending >= samples)
         if dataset is None:
             return None
         return (*self._queues[dataset].take(), 1)
@@ -230,16 +218,16 @@ class StreamSource(SampleSource):
         """See ``SampleSource.join``."""
         return all_ended([reader.thread for reader in self._readers], within_s)
 
-    def _reader_failed(self, dataset: int, error: AutoloaderError) -> None:
+    def _reader_failed(self, dataset: int, error: BaseException) -> None:
         drop = self._mixture.spec.errors.dead_dataset == "drop"
         if drop and isinstance(error, SourceError) and self._live() > 1:
             logger.error("going on without dataset %s: %s", self._mixture.names[dataset], error)
-            with self._condition:
+            with self._listener.arrived:
                 self._queues[dataset].park(True)
                 self._mixer.drop(dataset)
-                self._condition.notify_all()
+                self._listener.arrived.notify_all()
             return
-        self._failed(error)
+        self._listener.failed(error)
 
     def _live(self) -> int:
         return sum(self._used) - len(self._mixer.snapshot()["dropped"])
@@ -252,11 +240,10 @@ class DatasetReader:
         dataset: the dataset whose episodes are read.
         mixture: says how streams are made, which is done on the reader's own thread, as compiling
             a graph takes time; and where they begin.
-        arrived: shared by all queues of a pipeline; told when samples come.
         knobs: the stream knobs to begin with.
-        bad: told of bad records.
         opening: bounds how many readers reopen at a time.
-        failed: told of the exception that ends this reader.
+        listener: told when samples come, of bad records, and of the exception that ends this
+            reader.
 
     Attributes:
         queue: queue of the dataset's samples.
@@ -271,21 +258,16 @@ class DatasetReader:
         self,
         dataset: ResolvedDataset,
         mixture: StreamsReader,
-        arrived: threading.Condition,
         knobs: Knobs,
-        *,
-        bad: TellBad,
         opening: threading.Semaphore,
-        failed: Callable[[int, AutoloaderError], None],
+        listener: Listener,
     ) -> None:
-        self.queue = SampleQueue(
-            dataset.key, arrived, capacity=knobs.queue_samples, shuffle=knobs.shuffle_samples
-        )
+        self.queue = SampleQueue(dataset.key, listener.arrived, knobs)
         self._dataset = dataset
         self._make_source = mixture.open_stream
         self._cursor = mixture.begin.cursors[dataset.index].copy()
         self._knobs = self._wanted = knobs
-        self._bad = bad
+        self._listener = listener
         self._opening = opening
         known = mixture.order.pass_samples
         estimated = known is None or dataset.remote or dataset.num_samples is not None
@@ -294,7 +276,6 @@ class DatasetReader:
         self._counts: dict[tuple[int, int], int] = {}
         self._damaged: dict[tuple[int, int], str] = {}
         self._short: dict[block.Place, int] = {}
-        self._failed = failed
         self._closing = threading.Event()
         self._failures_in_a_row = 0
         self._next: tuple[Knobs, Future[Episodes]] | None = None
@@ -305,7 +286,7 @@ class DatasetReader:
 
     def retune(self, knobs: Knobs) -> None:
         """Read on with other knobs from the next episode on; pending changes coalesce."""
-        self.queue.limit(capacity=knobs.queue_samples, shuffle=knobs.shuffle_samples)
+        self.queue.limit(knobs)
         self._wanted = knobs
 
     @property
@@ -332,7 +313,7 @@ class DatasetReader:
             self._read()
         except Exception as error:  # noqa: BLE001 the one boundary of this thread: nothing may end a stream unseen
             if not self._closing.is_set():
-                self._failed(self._dataset.index, as_fault(error, "read", self._dataset.name))
+                self._listener.failed(as_fault(error, "read", self._dataset.name))
 
     def _read(self) -> None:
         self._awaits = "making its graph"
@@ -428,7 +409,7 @@ class DatasetReader:
             item = block.EmptyEpisode(item.place, damage)
         if isinstance(item, block.EmptyEpisode):
             if item.reason is not None:
-                self._bad(item.place, item.reason)
+                self._listener.bad(item.place, item.reason)
                 if short := self._counts.get(record, 0):
                     self._short[item.place] = short
                     return
@@ -484,36 +465,33 @@ class SampleQueue:
     Args:
         key: key of the shuffle's draws.
         arrived: shared by all queues of a pipeline; told when samples come.
-        capacity: number of samples that may wait before no further episode is admitted.
-        shuffle: number of samples that a draw chooses from; 0: no shuffle.
+        knobs: ``queue_samples`` may wait before no further episode is admitted; a draw chooses from
+            ``shuffle_samples``, 0 is no shuffle.
     """
 
-    def __init__(
-        self, key: int, arrived: threading.Condition, *, capacity: int, shuffle: int
-    ) -> None:
+    def __init__(self, key: int, arrived: threading.Condition, knobs: Knobs) -> None:
         self._key = draws.fold(key, PURPOSE_SHUFFLE)
         self._arrived = arrived
         self._room = threading.Condition()
         self._open: deque[_Waiting] = deque()
         self._drawn = 0
         self._closed = False
-        self._capacity = capacity
-        self._shuffle = shuffle
+        self._knobs = knobs
         self._empties: list[block.Place] = []
         self.pending = 0
         self.held_bytes = 0
         self.parked = False
 
-    def limit(self, *, capacity: int, shuffle: int) -> None:
+    def limit(self, knobs: Knobs) -> None:
         """Move the admission limit; a surplus drains."""
         with self._room:
-            self._capacity, self._shuffle = capacity, shuffle
+            self._knobs = knobs
             self._room.notify_all()
 
     @property
     def capacity(self) -> int:
         """Samples that may wait before admission stops."""
-        return max(self._capacity, self._shuffle)
+        return max(self._knobs.queue_samples, self._knobs.shuffle_samples)
 
     def put(self, episode: block.SampleBlock, taken: int) -> bool:
         """Add an episode whose first ``taken`` samples are gone; blocks while the queue is full.
@@ -545,7 +523,7 @@ class SampleQueue:
             IndexError: no sample waits in the queue.
         """
         with self._room:
-            at = self._draw() if self._shuffle else 0
+            at = self._draw() if self._knobs.shuffle_samples else 0
             entry = self._open[at]
             number = entry.taken
             entry.taken += 1
@@ -634,10 +612,9 @@ class StreamsReader(MixtureReader):
         if self._fill is not None:
             self._fill.close()
 
-    @property
-    def source(self) -> MakeSource:
+    def source(self, knobs: Knobs, listener: Listener) -> StreamSource:
         """See ``MixtureReader.source``."""
-        return partial(StreamSource, self)
+        return StreamSource(self, knobs, listener)
 
 
 def opener(mixture: ResolvedMixture, compiled: CompiledMixture) -> OpenStream:
