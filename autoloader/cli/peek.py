@@ -124,18 +124,15 @@ class FilteredEpisode:
     """Steps that rules remove of one episode.
 
     Attributes:
-        number: position among the episodes that were looked at.
         steps: number of steps in the file, or as the transform leaves them.
         removed: rule → steps that it removes; a step stands under the first that does.
-        taken: steps that ``steps`` of the spec leaves.
-        fields: "action" and "state" → [n, width] behind the ops, at the steps taken.
+        lines: "action" and "state" → each column [steps] behind the ops; NaN at steps that
+            ``steps`` of the spec takes away.
     """
 
-    number: int
     steps: int
     removed: dict[str, list[int]]
-    taken: Sequence[int] = ()
-    fields: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    lines: dict[str, list[NDArray[np.float32]]] = field(default_factory=dict)
 
     @property
     def removed_steps(self) -> list[int]:
@@ -153,8 +150,8 @@ class Column:
         normalised: whether the statistics bring it to a scale; ``None`` where the spec has none.
         flag: remark on values that stand out; "": none do.
         own: whether it is a column of the field; an op may take one away.
-        gripper: whether it is a gripper's, by its own name; ``None``: it has none.
-        of_gripper: whether the name or the ops of its term say so, which has two columns at most.
+        gripper: whether it is a gripper's, by its own name, or else by the name and the ops of its
+            term, which has two columns at most; ``None``: neither says so.
     """
 
     name: str
@@ -163,7 +160,6 @@ class Column:
     flag: str = ""
     own: bool = True
     gripper: bool | None = None
-    of_gripper: bool = False
 
     def plain(self) -> dict[str, Any]:
         """Document of the column for ``--json``."""
@@ -372,8 +368,8 @@ def _plain(panel: Panel) -> dict[str, Any]:
         "fields": {name: [column.plain() for column in columns]
                    for name, columns in panel.fields.items()},
         "removed": panel.removed(),
-        "episodes": [{"number": one.number, "steps": one.steps, "removed": one.removed}
-                     for one in panel.episodes],
+        "episodes": [{"number": number, "steps": one.steps, "removed": one.removed}
+                     for number, one in enumerate(panel.episodes)],
     }  # fmt: skip
 
 
@@ -383,8 +379,7 @@ def gripper_columns(columns: Sequence[Column]) -> list[Column]:
     found = [
         column
         for column in columns
-        if column.gripper
-        or (column.gripper is None and (column.of_gripper or (masks and not column.normalised)))
+        if column.gripper or (column.gripper is None and masks and not column.normalised)
     ]
     last = columns[-1:] if len(columns) in _ARM_WIDTHS else ()
     return found or [column for column in last if column.gripper is None]
@@ -401,7 +396,7 @@ def look_at(
     every = {"action": declared.action, "state": declared.state}
     terms = [(name, term) for name, one in every.items() if one is not None for term in one.terms]
     parts: list[list[list[NDArray[np.float32]]]] = [[] for _ in terms]
-    episodes: list[FilteredEpisode] = []
+    episodes, said = list[FilteredEpisode](), declared.steps
     for _, payload in dataset.directory.records(dataset.slices):
         if len(episodes) == count:
             break
@@ -409,28 +404,22 @@ def look_at(
             steps, valid = _steps(dataset, payload)
         except MalformedRecordError:
             continue
-        said = declared.steps
-        taken = steps[said.drop_first :: said.every]
-        left = max(0, len(taken) - said.drop_last)
+        taken = range(len(steps))[said.drop_first :: said.every]
+        left = list(taken[: max(0, len(taken) - said.drop_last)])
         episode = Episode(steps, declared, dataset.sample, valid=valid, labels=labels_of(dataset))
-        episodes.append(_filtered(episode, len(steps), left, len(episodes)))
-        for part, (_, term) in zip(parts, terms, strict=True) if taken else ():
-            part.append([np.stack(rows)[:left] for rows in stages(taken, term)])
-        episodes[-1].taken = range(len(steps))[said.drop_first :: said.every][:left]
-        for name in every if taken else ():
-            own = [part[-1][-1] for part, (of, _) in zip(parts, terms, strict=True) if of == name]
-            if own:
-                episodes[-1].fields[name] = np.concatenate(own, axis=1)
+        episodes.append(_filtered(episode, len(steps), len(left)))
+        for part, (name, term) in zip(parts, terms, strict=True) if taken else ():
+            behind = stages([steps[at] for at in taken], term)
+            part.append([np.stack(rows)[: len(left)] for rows in behind])
+            lines = np.full((part[-1][-1].shape[1], len(steps)), np.nan, np.float32)
+            lines[:, left] = part[-1][-1].T
+            episodes[-1].lines.setdefault(name, []).extend(lines)
     fields: dict[str, list[Column]] = {}
     for part, (name, term) in zip(parts, terms, strict=True) if any(parts) else ():
         joined = [np.concatenate(values) for values in zip(*part, strict=True)]
         feature = None if dataset.transform else dataset.directory.features.get(term.path or "")
         names = feature.columns[term.slice()] if feature else ()
-        columns = _columns(term, list(zip([STORED, *map(_named, term.ops)], joined, strict=True)))
-        whole = {len(names)} == {of.shape[1] for of in joined}
-        for title, column in zip(names if whole else (), columns, strict=False):
-            column.name, column.gripper = title, _is_gripper(title)
-        fields.setdefault(name, []).extend(columns)
+        fields.setdefault(name, []).extend(_columns(term, names, joined))
     for columns in fields.values():
         columns.sort(key=lambda column: not column.own)
         for at, column in enumerate(columns):
@@ -438,20 +427,25 @@ def look_at(
     return fields, episodes
 
 
-def _columns(term: FieldTerm, stages: list[tuple[str, NDArray[np.float32]]]) -> list[Column]:
+def _columns(
+    term: FieldTerm, names: Sequence[str], behind: Sequence[NDArray[np.float32]]
+) -> list[Column]:
     """Columns of a term, with those that an op takes away, from its values behind each op."""
     constant = f"{'ones' if term.value else 'zeros'}: {term.constants}"
-    text = constant if term.path is None else term.text()
-    width = stages[-1][1].shape[1]
-    gripper = _is_gripper(term.path or "") or any(op.name in _GRIPPER_OPS for op in term.ops)
+    path = (constant if term.path is None else term.text()).rpartition("/")[2]
+    widths = [of.shape[1] for of in behind]
+    by_term = _is_gripper(term.path or "") or any(op.name in _GRIPPER_OPS for op in term.ops)
+    gripper = True if by_term and widths[-1] <= 2 else None
+    named = {len(names)} == {*widths}
+    every = list(zip([STORED, *map(_named, term.ops)], behind, strict=True))
     return [
         Column(
-            f"{text.rpartition('/')[2]} {number}",
-            [(label, of[:, number]) for label, of in stages if number < of.shape[1]],
-            own=number < width,
-            of_gripper=gripper and width <= 2,
+            names[at] if named else f"{path} {at}",
+            [(label, of[:, at]) for label, of in every if at < of.shape[1]],
+            own=at < widths[-1],
+            gripper=_is_gripper(names[at]) if named else gripper,
         )
-        for number in range(max(of.shape[1] for _, of in stages))
+        for at in range(max(widths))
     ]
 
 
@@ -476,14 +470,13 @@ def _steps(dataset: ResolvedDataset, payload: bytes) -> tuple[list[Step], list[b
     return steps, found.valid.tolist()
 
 
-def _filtered(episode: Episode, steps: int, left: int, number: int) -> FilteredEpisode:
+def _filtered(episode: Episode, steps: int, left: int) -> FilteredEpisode:
     """Each step under the first rule that removes it.
 
     Args:
         episode: episode as the witness has it.
         steps: number of its steps before any rule.
         left: number of steps that ``steps`` leaves.
-        number: position among the episodes that were looked at.
     """
     said, stride = episode.declared.steps, episode.declared.stride
     removed: defaultdict[str, list[int]] = defaultdict(list)
@@ -499,7 +492,7 @@ def _filtered(episode: Episode, steps: int, left: int, number: int) -> FilteredE
             rule = "stride" if at % stride else episode.edge(at // stride)
         if rule is not None:
             removed[rule].append(step)
-    return FilteredEpisode(number, steps, dict(removed))
+    return FilteredEpisode(steps, dict(removed))
 
 
 def _is_gripper(name: str) -> bool:
@@ -558,33 +551,24 @@ def coloured(frames: NDArray[Any]) -> tuple[NDArray[np.uint8], Scale | None]:
 
 def _page(panels: Mapping[str, Panel], title: str) -> str:
     """The sheet as an HTML page, in one file."""
-    rows = [
-        (name, panel, _odd(panel), [_over_time(one, panel) for one in panel.episodes])
-        for name, panel in panels.items()
-    ]
-    return render("autoloader.cli", "peek.html.jinja", title=title, panels=rows, most=MOST_DRAWN,
-                  picture=_picture, histogram=_histogram)  # fmt: skip
+    odd = {name: _odd(panel) for name, panel in panels.items()}
+    return render("autoloader.cli", "peek.html.jinja", title=title, panels=panels, odd=odd,
+                  most=MOST_DRAWN, picture=_picture, histogram=_histogram, drawn=drawn)  # fmt: skip
 
 
-def _over_time(episode: FilteredEpisode, panel: Panel) -> dict[str, Any]:
-    """An episode's numbers as lines over its steps."""
-    lines = {
-        name: [_line(panel.fields[name][at], of, episode) for at, of in enumerate(rows.T)]
-        for name, rows in episode.fields.items()
-    }
-    return {"steps": episode.steps, "lines": lines, "removed_steps": episode.removed_steps}
-
-
-def _line(column: Column, values: NDArray[np.float32], episode: FilteredEpisode) -> dict[str, Any]:
-    """Points of a column over the steps of an episode, for the page."""
-    there = np.nan_to_num(values)
-    low, span = (there.min(), np.ptp(there) or 1.0) if len(there) else (0.0, 1.0)
-    told, points = list[float | None]([None] * episode.steps), []
-    for step, one in zip(episode.taken, values, strict=True):
-        told[step] = None if np.isnan(one) else float(f"{one:.3g}")
-        points.append(f"{step + 0.5},{28 - 26 * (np.nan_to_num(one) - low) / span:.1f}")
-    gripper = _is_gripper(column.name) or bool(column.flag)
-    return {"name": column.name, "told": told, "points": " ".join(points), "gripper": gripper}
+def drawn(columns: Sequence[Column], lines: Sequence[NDArray[np.float32]]) -> list[dict[str, Any]]:
+    """Columns of a field as lines over the steps of an episode, for the page."""
+    found = []
+    for column, values in zip(columns, lines, strict=False):  # behind these are those taken away
+        there = np.flatnonzero(np.isfinite(values))
+        low = float(values[there].min(initial=np.inf))
+        span = float(values[there].max(initial=-np.inf)) - low or 1.0
+        points = (f"{at + 0.5},{28 - 26 * (values[at] - low) / span:.1f}" for at in there)
+        told = [float(f"{one:.3g}") if np.isfinite(one) else None for one in values]
+        gripper = _is_gripper(column.name) or bool(column.flag)
+        line = {"name": column.name, "told": told, "points": " ".join(points)}
+        found.append({**line, "gripper": gripper})
+    return found
 
 
 def _picture(frame: NDArray[np.uint8]) -> str:

@@ -87,10 +87,10 @@ class Run:
         return self.own.last.at_s - self.begin_s
 
     @cached_property
-    def running(self) -> tuple[tuple[float, Statistics], ...]:
-        """(seconds that it stands for, moment) of all moments in which training took batches."""
+    def running(self) -> tuple[tuple[float, int, Statistics], ...]:
+        """(seconds that it stands for, batches, moment) of all in which training took batches."""
         both = ((a, b) for a, b in self._pairs() if a.phase == b.phase == "running")
-        return tuple((now.at_s - before.at_s, now) for before, now in both)
+        return tuple((b.at_s - a.at_s, b.batches - a.batches, b) for a, b in both)
 
     def _pairs(self) -> Iterator[tuple[Statistics, Statistics]]:
         longest = max(_GAP_S, self.length_s * _GAP_RATIO)
@@ -102,12 +102,8 @@ class Run:
     def samples_per_s(self) -> float | None:
         """Mean samples/s that training took, pauses for validation left out."""
         batch = self.own.facts.get("batch_size")
-        seconds = batches = 0.0
-        for before, now in self._pairs():
-            if before.phase == now.phase == "running":
-                more = now.batches - before.batches
-                if more >= 0:
-                    seconds, batches = seconds + now.at_s - before.at_s, batches + more
+        seconds = sum(seconds for seconds, more, _ in self.running if more >= 0)
+        batches = sum(more for _, more, _ in self.running if more >= 0)
         return batches * batch / seconds if batch and seconds and batches else None
 
     @cached_property
@@ -141,7 +137,7 @@ class Run:
         return min((one for one in seen if one is not None), default=None)
 
     def _mean(self, read: Callable[[Statistics], float | None]) -> float | None:
-        read_all = [(seconds, read(moment)) for seconds, moment in self.running]
+        read_all = [(seconds, read(moment)) for seconds, _, moment in self.running]
         known = [(seconds, value) for seconds, value in read_all if value is not None]
         total = sum(seconds for seconds, _ in known)
         return sum(seconds * value for seconds, value in known) / total if total else None
@@ -149,7 +145,7 @@ class Run:
     @cached_property
     def limits(self) -> dict[str, float]:
         """Limit → share of the time in which training ran, the largest first."""
-        return _shares((moment.limited_by, seconds) for seconds, moment in self.running)
+        return _shares((moment.limited_by, seconds) for seconds, _, moment in self.running)
 
     @cached_property
     def states(self) -> dict[str, float]:
@@ -162,7 +158,7 @@ class Run:
         """Limit → share of the time that training waited for it, the largest first."""
         return _shares(
             (moment.limited_by, seconds * (moment.wait_ratio or 0.0))
-            for seconds, moment in self.running
+            for seconds, _, moment in self.running
             if moment.limited_by not in ("", "training", "gpu")
         )
 

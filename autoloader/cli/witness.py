@@ -753,16 +753,10 @@ class TransformedEpisode:
         result = {} if result is None else dict(result)
         once = result.pop(_METADATA, {})
         valid = result.pop(_VALID, None)
-        leaves = dict(_leaves(result, ()))
-        if leaves:
-            for t in range(len(next(iter(leaves.values())))):
-                step: dict[str, Any] = {_METADATA: once}
-                for path, rows in leaves.items():
-                    holder = step
-                    for part in path[:-1]:
-                        holder = holder.setdefault(part, {})
-                    holder[path[-1]] = self._with_picture(rows[t])
-                self.steps.append(step)
+        leaves = dict(_leaves(result, ""))
+        for t in range(len(next(iter(leaves.values()), ()))):
+            own = {path: self._with_picture(rows[t]) for path, rows in leaves.items()}
+            self.steps.append({_METADATA: once, **own})
         self.valid = [True] * len(self.steps) if valid is None else [bool(one) for one in valid]
 
     def _episode(self, steps: Sequence[Step], features: Mapping[str, Feature]) -> dict[str, Any]:
@@ -851,13 +845,9 @@ def _put(holder: dict[str, Any], path: str, value: Any) -> None:
         holder[path] = value
 
 
-def _leaves(
-    holder: Mapping[str, Any], path: tuple[str, ...]
-) -> list[tuple[tuple[str, ...], NDArray[Any]]]:
-    found = []
+def _leaves(holder: Mapping[str, Any], above: str) -> Iterator[tuple[str, NDArray[Any]]]:
     for name, value in holder.items():
         if isinstance(value, Mapping):
-            found += _leaves(value, (*path, str(name)))
+            yield from _leaves(value, f"{above}{name}/")
         elif value is not None:
-            found.append(((*path, str(name)), np.asarray(value)))
-    return found
+            yield f"{above}{name}", np.asarray(value)

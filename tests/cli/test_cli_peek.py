@@ -15,7 +15,7 @@ from rlds_files import PLAIN, Written, episode, image, once, write_dataset
 from streams import dataset_of, spec_file, spec_of
 
 from autoloader.cli.app import main
-from autoloader.cli.peek import look_at, not_binary
+from autoloader.cli.peek import Column, drawn, look_at, not_binary
 from autoloader.samples.resolve import resolve
 
 STEPS = 9
@@ -128,6 +128,11 @@ def test_the_fields_of_each_episode_are_lines_over_its_steps(sheet: tuple[str, A
     steps = [float(step) for step in range(STEPS)]
     assert lines[0] == json.dumps([step / 100 for step in range(STEPS)])
     assert steps in [json.loads(line) for line in lines]
+
+
+def test_a_line_leaves_out_what_is_no_finite_number():
+    (line,) = drawn([Column("0: lift")], [np.asarray([0, np.inf, 2, np.nan], np.float32)])
+    assert (line["told"], line["points"]) == ([0.0, None, 2.0, None], "0.5,28.0 2.5,2.0")
 
 
 def test_an_op_that_sees_the_episode_is_shown_before_and_after(written: list[Written]):
