@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from autoloader.decode.message import BatchMessage, PipelineStart, texts_of
 from autoloader.decode.ring import Lender, RingMemory
 from autoloader.host.extras import needs
+from autoloader.host.frozen import frozen
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.child import ChildPipeline
 from autoloader.process.planning import LoaderPlan
@@ -101,46 +102,60 @@ class InHand:
         return not hasattr(self, "batch")
 
 
+def as_it_is(batch: Batch) -> Any:
+    """The batch."""
+    return batch
+
+
+@frozen
+class Way:
+    """How an iteration goes.
+
+    Attributes:
+        left: number of its batches; ``None``: an end of the epoch ends it, or nothing does.
+        crosses: whether it leads over ends of epochs.
+        holds: whether a batch stays in hand until the trainer says that the training step has it.
+        change: makes of a batch what the loop wants; where it raises, the batch stays in hand.
+    """
+
+    left: int | None = None
+    crosses: bool = False
+    holds: bool = False
+    change: Callable[[Batch], Any] = as_it_is
+
+
 class Iteration(Iterator[Any]):
     """One iteration of a loader, by the training loop's thread.
 
     Args:
         awaited: waits for the first batch in hand behind a number; see ``AutoLoader.awaited``.
-        change: makes of a batch what the loop wants; where it raises, the batch stays in hand.
-        left: gives, once, the number of batches of this iteration, which leads over ends of epochs
-            on its way; where it gives ``None``, and without it, the end of the epoch ends it.
+        begin: called before the first batch; says how the iteration goes.
     """
 
-    def __init__(
-        self,
-        awaited: Callable[[int], InHand],
-        change: Callable[[Batch], Any] | None = None,
-        *,
-        left: Callable[[], int | None] | None = None,
-    ) -> None:
+    def __init__(self, awaited: Callable[[int], InHand], begin: Callable[[], Way] = Way) -> None:
         self._awaited = awaited
-        self._change = change
-        self._count = left
-        self._crosses = False
-        self._holds = False
+        self._begin = begin
+        self._way: Way | None = None
         self._left: int | None = None
         self._after = -1
 
     def __next__(self) -> Any:
-        self._begin()
+        if (way := self._way) is None:
+            way = self._begin()
+            self._left, self._way = way.left, way
         while self._left != 0:
-            one = self._next(self._after)
+            one = self._awaited(self._after)
             batch, left, after = getattr(one, "batch", _GONE), self._left, self._after
             if batch is _GONE:
                 continue
-            given = None if one.ends else self._changed(cast("Batch", batch))
+            given = None if one.ends else way.change(cast("Batch", batch))
             try:
                 if one.ends:
-                    self._left = left if self._crosses else 0
+                    self._left = left if way.crosses else 0
                     del one.batch
                     continue
                 self._left = None if left is None else left - 1
-                if self._holds:
+                if way.holds:
                     self._after = one.number
                     one.shown = True
                 else:
@@ -152,18 +167,6 @@ class Iteration(Iterator[Any]):
                 one.batch, self._left, self._after = cast("Batch", batch), left, after
                 raise
         raise StopIteration
-
-    def _begin(self) -> None:
-        """Called before every batch."""
-        if self._count is not None:
-            self._left, self._count = self._count(), None
-            self._crosses = self._left is not None
-
-    def _next(self, after: int) -> InHand:
-        return self._awaited(after)
-
-    def _changed(self, batch: Batch) -> Any:
-        return batch if self._change is None else self._change(batch)
 
 
 _GONE = object()

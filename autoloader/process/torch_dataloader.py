@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from autoloader.process.delivery import Iteration
+from autoloader.process.delivery import Iteration, Way, as_it_is
 from autoloader.samples.layout import Batch
 
 
@@ -35,9 +35,14 @@ class _Batches(IterableDataset[Batch]):
         return len(self._loader) if epoch is None else epoch.length
 
 
-def _iteration(loader: Any, change: Callable[[Batch], Any] | None = None) -> Iteration:
-    """One epoch, as a trainer counts it."""
-    return Iteration(loader.awaited, change, left=lambda: (e := loader.even_epoch) and e.left)
+def _iteration(loader: Any, change: Callable[[Batch], Any] = as_it_is) -> Iteration:
+    """One epoch, as a trainer counts it; it leads over ends of the loader's own."""
+
+    def begin() -> Way:
+        epoch = loader.even_epoch
+        return Way(epoch and epoch.left, crosses=epoch is not None, change=change)
+
+    return Iteration(loader.awaited, begin)
 
 
 class LoaderAsDataLoader(DataLoader[Any]):
@@ -50,12 +55,12 @@ class LoaderAsDataLoader(DataLoader[Any]):
 
     def __init__(self, loader: Any, collate_fn: Callable[[Batch], Any] | None = None) -> None:
         self._loader = loader
-        self._change = collate_fn
+        self._change = collate_fn or as_it_is
         super().__init__(
             _Batches(loader),
             batch_size=None,
             num_workers=0,
-            collate_fn=cast("Callable[[Any], Any]", collate_fn or _as_it_is),
+            collate_fn=cast("Callable[[Any], Any]", self._change),
         )
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -72,7 +77,3 @@ class LoaderAsDataLoader(DataLoader[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where ``state`` was saved."""
         self._loader.load_state_dict(state)
-
-
-def _as_it_is(batch: Batch) -> Batch:
-    return batch

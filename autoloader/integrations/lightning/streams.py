@@ -21,11 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from autoloader.host.frozen import frozen
 from autoloader.loader import AutoLoader
-from autoloader.process.delivery import InHand, Iteration
+from autoloader.process.delivery import InHand, Iteration, Way, as_it_is
 from autoloader.process.transfer import Transfer
 from autoloader.samples.layout import Batch
 
@@ -91,22 +92,19 @@ class _Stream:
         epoch = self.loader.even_epoch
         return len(self.loader) if epoch is None else epoch.length
 
-    def begin(self) -> Consumer:
-        """Begin an iteration; the consumer that iterates."""
+    def begun_by(self) -> tuple[Consumer, Callable[[Batch], Any]]:
+        """(the consumer that begins to iterate, what makes its batches)."""
         consumer = self.consumer()
         if self.move is not None:
             self.move.active = consumer.moves
-        return consumer
-
-    def awaited(self, after: int) -> InHand:
-        """The next batch, as ``AutoLoader`` puts it in hand."""
-        return self.loader.awaited(after)
-
-    def changed(self, batch: Batch, consumer: Consumer) -> Any:
-        """A batch as its consumer gets it."""
         if consumer.moves:
-            return HostBatch(batch)
-        return batch if self.to_batch is None else self.to_batch(batch, self.loader.dataset_names)
+            return consumer, HostBatch
+        if self.to_batch is None:
+            return consumer, as_it_is
+        return consumer, partial(self._in_layout, self.to_batch)
+
+    def _in_layout(self, to_batch: ToBatch, batch: Batch) -> Any:
+        return to_batch(batch, self.loader.dataset_names)
 
     def rewind(self) -> None:
         """Go to the first sample."""
@@ -124,18 +122,25 @@ class TrainStream(_Stream):
     resumed = _training = False
 
     def __iter__(self) -> Iterator[Any]:
-        return _Training(self)
+        return Iteration(self.awaited, self.begin)
 
-    def begin(self) -> Consumer:
+    def begin(self) -> Way:
         """Begin an iteration: for a repeating consumer at the first sample, unless resumed."""
-        consumer = super().begin()
+        consumer, change = self.begun_by()
         if consumer.repeats and not self.resumed:
             self.rewind()
-        return consumer
+        resumed, self.resumed = self.resumed, False
+        try:
+            left = None if consumer.counts or resumed else len(self)
+            endless = consumer.counts
+        except TypeError:
+            left, endless = None, True
+        # One that counts, or is given a whole epoch's number, is led over the loader's own ends.
+        return Way(left, endless or left is not None, consumer.moves, change)
 
     def awaited(self, after: int) -> InHand:
         """Wait for the next batch; the first one behind a validation is told."""
-        one = super().awaited(after)
+        one = self.loader.awaited(after)
         if not (self._training or one.ends):
             self.then()
             self._training = True
@@ -165,11 +170,11 @@ class ValidationStream(_Stream):
     def __iter__(self) -> Iterator[Any]:
         return _Validation(self)
 
-    def begin(self) -> Consumer:
-        """Begin an iteration at the first sample; the consumer that iterates."""
-        consumer = super().begin()
+    def begin(self) -> Way:
+        """Begin an iteration at the first sample."""
+        _, change = self.begun_by()
         self.rewind()
-        return consumer
+        return Way(len(self), change=change)
 
     def prepare(self) -> None:
         """Have the first batches ready for the next validation, while training goes on."""
@@ -182,49 +187,12 @@ class ValidationStream(_Stream):
         self.rewind()
 
 
-class _Cut(Iteration):
-    """An iteration of a stream; it begins with its first ``next``."""
-
-    def __init__(self, stream: _Stream) -> None:
-        super().__init__(stream.awaited)
-        self._stream = stream
-        self._consumer: Consumer | None = None
-
-    def _begin(self) -> None:
-        if self._consumer is None:
-            consumer = self._stream.begin()
-            self._enter(consumer)
-            self._consumer = consumer
-
-    def _enter(self, consumer: Consumer) -> None:
-        """Set how far it goes."""
-        self._left = len(self._stream)
-
-    def _changed(self, batch: Batch) -> Any:
-        return self._stream.changed(batch, self._consumer or PLAIN_LOOP)
-
-
-class _Training(_Cut):
-    _stream: TrainStream
-
-    def _enter(self, consumer: Consumer) -> None:
-        resumed, self._stream.resumed = self._stream.resumed, False
-        self._holds = consumer.moves
-        try:
-            left = None if consumer.counts or resumed else len(self._stream)
-            endless = consumer.counts
-        except TypeError:
-            left, endless = None, True
-        self._left = left
-        # One that counts, or is given a whole epoch's number, is led over the loader's own ends.
-        self._crosses = endless or left is not None
-
-
-class _Validation(_Cut):
-    _stream: ValidationStream
+class _Validation(Iteration):
+    """An iteration that tells the stream of its end before it gives the last batch."""
 
     def __init__(self, stream: ValidationStream) -> None:
-        super().__init__(stream)
+        super().__init__(stream.loader.awaited, stream.begin)
+        self._stream = stream
         self._last: Any = None
 
     def __next__(self) -> Any:
