@@ -406,15 +406,13 @@ class Knobs(BaseModel):
             moves.lower(f"{name}.cycle_length", shards[name], rule)
         self._limit_total_cycle(moves, limits)
         for dataset in (None, *self.datasets):
-            cycle, own = moves.of(dataset, "cycle_length"), f"{dataset}." if dataset else ""
-            if moves.of(dataset, "num_parallel_calls") > cycle:
-                moves.set(f"{own}num_parallel_calls", cycle, f"at most cycle_length={cycle}")
+            own = f"{dataset}." if dataset else ""
             for knob, about in KNOBS.items():
                 least = about.least(limits) if about.own or dataset is None else None
                 if least is not None and moves.of(dataset, knob) < least[0]:
                     moves.set(f"{own}{knob}", *least)
-        clamps = list(moves.clamps.values())
-        return Knobs.build(moves.values) if clamps else self, clamps
+        moved = {key: clamp.legal for key, clamp in moves.clamps.items()}
+        return Knobs.build(moved, base=self) if moved else self, list(moves.clamps.values())
 
     @staticmethod
     def _limit_total_cycle(moves: _Moves, limits: KnobLimits) -> None:

@@ -54,9 +54,7 @@ class LoaderMonitor(Callback):
         self._every_n_steps = every_n_steps
         self._progress_bar = progress_bar
         self._prefix = prefix
-        self._knobs: dict[str, Any] = {}
-        self._restarts = 0
-        self._state: str | None = None
+        self._last = Statistics()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the data module.
@@ -69,7 +67,7 @@ class LoaderMonitor(Callback):
                 "LoaderMonitor finds no AutoLoaderDataModule in this trainer",
                 remedy="call trainer.fit(model, datamodule=AutoLoaderDataModule(...))",
             )
-        self._knobs, self._restarts, self._state = {}, 0, None
+        self._last = Statistics()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any
@@ -116,23 +114,23 @@ class LoaderMonitor(Callback):
             for name in ("wait_ratio", "samples_per_s"):
                 if (value := getattr(statistics, name)) is not None:
                     module.log(name, value, prog_bar=True, logger=False, batch_size=1)
-        self._knobs, self._restarts = dict(statistics.knobs), statistics.restarts
-        self._state = statistics.state
+        self._last = statistics
 
     def _moved(self, statistics: Statistics) -> dict[str, Any]:
         return {
             knob: value
             for knob, value in statistics.knobs.items()
-            if self._knobs.get(knob) != value
+            if self._last.knobs.get(knob) != value
         }
 
     def _events(self, statistics: Statistics) -> Iterator[str]:
-        if self._knobs:
+        last = self._last
+        if last.knobs:
             for knob, value in self._moved(statistics).items():
-                yield f"{knob}: {self._knobs.get(knob)} → {value}"
-        if statistics.state is not None and statistics.state != self._state:
-            yield f"the controller's state: {self._state or 'none'} → {statistics.state}"
-        if statistics.restarts > self._restarts:
+                yield f"{knob}: {last.knobs.get(knob)} → {value}"
+        if statistics.state is not None and statistics.state != last.state:
+            yield f"the controller's state: {last.state or 'none'} → {statistics.state}"
+        if statistics.restarts > last.restarts:
             yield f"the loader's child was started again ({statistics.restarts} times in all)"
 
 
