@@ -140,6 +140,7 @@ def _knob_of(name: str, document: dict[str, Any], knobs_first: bool) -> str | No
     """The knob that a name means; ``None``: it is a path in the spec."""
     from autoloader.spec import PipelineSpec
     from autoloader.spec.knobs import Knobs
+    from autoloader.spec.reading import datasets_of
 
     if name.startswith("knobs."):
         return name.removeprefix("knobs.")
@@ -149,7 +150,7 @@ def _knob_of(name: str, document: dict[str, Any], knobs_first: bool) -> str | No
     bare = not rest and head in Knobs.model_fields
     if bare and knobs_first:
         return name
-    datasets = [one.get("name") for one in _datasets(document)]
+    datasets = [one.get("name") for one in datasets_of(document)]
     if bare or (rest in Knobs.model_fields and head in datasets):
         raise UsageError(
             f"--set {name}: this name is both a knob and a field of the spec",
@@ -158,20 +159,15 @@ def _knob_of(name: str, document: dict[str, Any], knobs_first: bool) -> str | No
     return None
 
 
-def _datasets(document: dict[str, Any]) -> list[dict[str, Any]]:
-    found = document.get("datasets")
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
 def _put(document: dict[str, Any], path: str, text: str) -> None:
     """Put a value, written as in YAML, at a path such as ``datasets.bridge.weight``."""
     from autoloader.host.files import DocumentError
-    from autoloader.spec.reading import parse_yaml
+    from autoloader.spec.reading import datasets_of, parse_yaml
 
     *above, leaf = path.split(".")
     holder: Any = document
     if above[:1] == ["datasets"]:
-        named = {one.get("name"): one for one in _datasets(document)}
+        named = {one.get("name"): one for one in datasets_of(document)}
         name, above = above[1] if above[1:] else leaf, above[2:]
         if name not in named:
             raise UsageError(

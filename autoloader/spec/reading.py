@@ -153,10 +153,7 @@ def _apply_defaults(plain: dict[str, Any], fields: Set[str]) -> None:
                 f"defaults.{key}: datasets have no field {key!r} that defaults may set",
                 remedy=nearest(key, fields),
             )
-    datasets = plain.get("datasets")
-    for dataset in datasets if isinstance(datasets, list) else []:
-        if not isinstance(dataset, dict):
-            continue
+    for dataset in datasets_of(plain):
         for key, value in defaults.items():
             if key == "data_dir" and "path" in dataset:
                 continue
@@ -166,23 +163,23 @@ def _apply_defaults(plain: dict[str, Any], fields: Set[str]) -> None:
                 dataset.setdefault(key, value)
 
 
+def datasets_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Entries of datasets in the plain values of a spec, without what is none."""
+    found = document.get("datasets")
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
 def _resolve_paths(plain: dict[str, Any], folder: Path) -> None:
-    datasets = plain.get("datasets")
-    for dataset in datasets if isinstance(datasets, list) else []:
-        keep = dataset.get("keep") if isinstance(dataset, dict) else None
+    places: list[tuple[Any, str]] = [(plain.get("normalize"), "statistics")]
+    for dataset in datasets_of(plain):
+        keep = dataset.get("keep")
         ranges = keep.get("ranges") if isinstance(keep, dict) else None
-        weights = dataset.get("sample_weight") if isinstance(dataset, dict) else None
-        places = [(dataset, key) for key in ("path", "data_dir", "media")]
-        for holder, key in (*places, (ranges, "file"), (weights, "file")):
-            if not isinstance(holder, dict):
-                continue
-            value = holder.get(key)
-            if isinstance(value, str) and "://" not in value:
-                holder[key] = str((folder / expanded(value)).absolute())
-    normalize = plain.get("normalize")
-    statistics = normalize.get("statistics") if isinstance(normalize, dict) else None
-    if isinstance(normalize, dict) and isinstance(statistics, str):
-        normalize["statistics"] = str((folder / expanded(statistics)).absolute())
+        places += [(dataset, key) for key in ("path", "data_dir", "media")]
+        places += [(ranges, "file"), (dataset.get("sample_weight"), "file")]
+    for holder, key in places:
+        value = holder.get(key) if isinstance(holder, dict) else None
+        if isinstance(value, str) and "://" not in value:
+            holder[key] = str((folder / expanded(value)).absolute())
 
 
 def complaint(error: ValidationError, plain: Mapping[str, Any]) -> tuple[str, str, str]:
