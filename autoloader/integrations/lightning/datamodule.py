@@ -24,7 +24,6 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 
 from autoloader.errors import UsageError
 from autoloader.integrations.lightning.streams import (
-    PLAIN_LOOP,
     Consumer,
     HostBatch,
     ToBatch,
@@ -299,31 +298,30 @@ class AutoLoaderDataModule(LightningDataModule):
         if self._train is not None:
             self._train.park()
         # Of several, two have batches at a time: the one in use, and the one that is next.
-        after = self._after(name)
-        for other in self._validation.values():
-            if other not in (self._validation[name], after):
-                other.release()
-        if after is not None:
-            after.prepare()
+        behind = self._behind(name)
+        self._have_ready(behind[0] if behind else None, in_use=self._validation[name])
         return Consumer(moves=self._moves("validation_step"))
 
     def _end_validation(self, name: str) -> None:
-        if len(self._validation) > 1:
-            self._validation[name].release()
-        if self._after(name) is None:
-            next(iter(self._validation.values())).prepare()
+        self._have_ready((self._behind(name) or [*self._validation.values()])[0])
 
-    def _after(self, name: str) -> ValidationStream | None:
+    def _behind(self, name: str) -> list[ValidationStream]:
+        """The streams that come after one."""
         names = list(self._validation)
-        following = names[names.index(name) + 1 :]
-        return self._validation[following[0]] if following else None
+        return [self._validation[one] for one in names[names.index(name) + 1 :]]
 
     def prepare_validation(self) -> None:
         """While training runs, the next validation fills its ring; the others hold no memory."""
-        for number, stream in enumerate(self._validation.values()):
-            if not number:
+        self._have_ready(next(iter(self._validation.values()), None))
+
+    def _have_ready(
+        self, ready: ValidationStream | None, in_use: ValidationStream | None = None
+    ) -> None:
+        """Have one stream fill its ring; all others but that in use hold no memory."""
+        for stream in self._validation.values():
+            if stream is ready:
                 stream.prepare()
-            else:
+            elif stream is not in_use:
                 stream.release()
 
     def _moves(self, step: str) -> bool:
@@ -340,7 +338,7 @@ class AutoLoaderDataModule(LightningDataModule):
         if trainer is None or not (
             trainer.state.fn == TrainerFn.FITTING and trainer.state.status == TrainerStatus.RUNNING
         ):
-            return PLAIN_LOOP
+            return Consumer()
         overfits = getattr(trainer, "overfit_batches", 0) > 0
         return Consumer(counts=True, repeats=overfits, moves=self._moves("training_step"))
 

@@ -36,7 +36,7 @@ ToBatch = Callable[[Batch, Sequence[str]], Any]
 
 @frozen
 class Consumer:
-    """Facts that a stream needs of its consumer.
+    """Facts that a stream needs of its consumer; those of a ``for`` loop without a trainer.
 
     Attributes:
         counts: whether the consumer counts batches and stops in time (a Lightning fit).
@@ -49,10 +49,6 @@ class Consumer:
     counts: bool = False
     repeats: bool = False
     moves: bool = False
-
-
-PLAIN_LOOP = Consumer()
-"""A ``for`` loop without a trainer."""
 
 
 class HostBatch(dict[str, Any]):
