@@ -800,9 +800,9 @@ def tune(
     warmup: Batches to discard before each measurement.
     batches: Batches of each measurement.
     """
-    from autoloader.host.clock import SystemClock
+    from autoloader.host.clock import Clock
 
-    began_s = SystemClock().now_s()  # imports and planning count to the budget
+    began_s = Clock().now_s()  # imports and planning count to the budget
     from autoloader.cli.demo import demo_spec
     from autoloader.cli.tune import show_study, typed_command
 

@@ -23,7 +23,7 @@ from autoloader.cli.output import (
 )
 from autoloader.errors import UsageError
 from autoloader.formats.files import is_remote, normal
-from autoloader.host.clock import SystemClock
+from autoloader.host.clock import Clock
 from autoloader.host.units import format_bytes
 from autoloader.index import open_indexes
 from autoloader.index.counting import count_mixture
@@ -64,7 +64,7 @@ def show_index(
     mixture = resolve(PipelineSpec.from_yaml(spec), split)
     floor_bytes = admit_disk_floor(disk_floor, mixture)
     _check_output(output, mixture.names)
-    clock, built = SystemClock(), 0
+    clock, built = Clock(), 0
     begun = clock.now_s()
     with mixture.disk_kept_free(floor_bytes), progress_bar("indexing shard files") as advance:
 

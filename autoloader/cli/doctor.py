@@ -33,7 +33,7 @@ from autoloader.cli.output import answered, emit, wants_json
 from autoloader.controller.profiles import Untuned, load_profile
 from autoloader.decode.probe import probe_video
 from autoloader.errors import AutoloaderError, PipelineError, ProfileError
-from autoloader.host.clock import SystemClock
+from autoloader.host.clock import Clock
 from autoloader.host.frozen import frozen
 from autoloader.host.gpu import gpu_name, open_nvml
 from autoloader.host.headroom import HeadroomProbe, kernel_records
@@ -461,7 +461,7 @@ def storage(machine: Machine, files: Sequence[str]) -> Iterator[Seen]:
     """Kind and speed of each file system that holds some of ``files``."""
     for kind, here in sorted(by_file_system(files, machine.proc).items()):
         place = str(Path(here[0]).parent)
-        rates = probe_reads(here, SystemClock().now_s)
+        rates = probe_reads(here, Clock().now_s)
         if rates is None:
             yield Fact(f"{place} lies on {kind}; its files are too small to measure")
             continue

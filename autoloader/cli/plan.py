@@ -39,7 +39,7 @@ from autoloader.controller.profiles import ResolvedProfile, Untuned, shipped_pro
 from autoloader.decode.probe import DecodeCost, VideoCost, probe_decode
 from autoloader.errors import UsageError, many
 from autoloader.formats.files import reading
-from autoloader.host.clock import SystemClock
+from autoloader.host.clock import Clock
 from autoloader.host.headroom import Headroom, HeadroomProbe
 from autoloader.host.storage import by_file_system, is_far, probe_reads, propose_locality
 from autoloader.host.units import GIB, format_bytes
@@ -111,7 +111,7 @@ def show_plan(
         ranks=Ranks(0, ranks),
         ranks_here=_ranks_of_a_node(ranks, nodes),
     )
-    costs = probe_decode(found.mixture, SystemClock(), budget_s=DECODE_PROBE_S)
+    costs = probe_decode(found.mixture, Clock(), budget_s=DECODE_PROBE_S)
     document = {"spec": str(place)} | _Report(found, costs, nodes).document(
         given["knobs"], headroom.read()
     )
@@ -474,7 +474,7 @@ class _Report:
         if self._plan.knobs.reader != "indexed" or not kinds:
             return None
         kind = max(kinds, key=lambda one: len(systems[one]))
-        rates = probe_reads(systems[kind], SystemClock().now_s, each_s=STORAGE_PROBE_S)
+        rates = probe_reads(systems[kind], Clock().now_s, each_s=STORAGE_PROBE_S)
         if rates is None or not all(table.samples for table in self._tables):
             return None
         sample_bytes = reads = 0.0

@@ -146,11 +146,11 @@ def show_study(options: TuneOptions, *, began_s: float) -> None:
     """
     from rich.console import Console
 
-    from autoloader.host.clock import SystemClock
+    from autoloader.host.clock import Clock
     from autoloader.tune.offline import tune
     from autoloader.tune.report import LiveWatcher
 
-    clock = SystemClock()
+    clock = Clock()
     watcher = LiveWatcher(Console(stderr=True), clock, options.budget_s, began_s)
     try:
         report = tune(options, watcher, clock=clock, began_s=began_s)

@@ -41,9 +41,9 @@ from dataclasses import dataclass, field
 
 from autoloader.controller.limits import ControllerLimits
 from autoloader.errors import BudgetInfeasibleError
-from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.clock import Clock
 from autoloader.host.frozen import frozen
-from autoloader.host.headroom import HeadroomSource, headroom_or_none
+from autoloader.host.headroom import HeadroomProbe, headroom_or_none
 from autoloader.host.units import MIB, format_bytes
 from autoloader.samples.block import DECODED_TOGETHER_BYTES, MOST_UNFINISHED, RUN_BYTES
 from autoloader.samples.resolve import MixtureSizes
@@ -363,7 +363,7 @@ class SharedBudget:
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self.forget_all()
 
     def forget_all(self) -> None:
@@ -468,7 +468,7 @@ class Opening:
 
 def admit_opening(
     budget: SharedBudget,
-    source: HeadroomSource,
+    source: HeadroomProbe,
     knobs: Knobs,
     limits: ControllerLimits,
     price: Callable[[Knobs], int],

@@ -39,9 +39,9 @@ from typing import Any, Protocol, TypeVar
 
 from autoloader.controller.admission import percentile
 from autoloader.controller.limits import MARGIN_BYTES, ControllerLimits
-from autoloader.host.clock import SystemClock
+from autoloader.host.clock import Clock
 from autoloader.host.frozen import frozen
-from autoloader.host.headroom import HeadroomSource
+from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.threads import LoaderThread, all_ended
 
 logger = logging.getLogger(__name__)
@@ -205,9 +205,9 @@ class ControlLoop:
         faults: number of errors in either thread.
     """
 
-    def __init__(self, headroom: HeadroomSource | None) -> None:
+    def __init__(self, headroom: HeadroomProbe | None) -> None:
         self._headroom = headroom
-        self._clock = SystemClock()
+        self._clock = Clock()
         self._governed: tuple[Governed, ...] = ()
         self._lock = threading.Lock()
         self._running = threading.Lock()

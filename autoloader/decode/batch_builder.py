@@ -42,7 +42,7 @@ from autoloader.decode.decoders import decoders_of
 from autoloader.decode.message import BatchMessage, TellBad, languages
 from autoloader.decode.ring import RingMemory
 from autoloader.errors import AutoloaderError, SourceError, as_fault
-from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.clock import Clock
 from autoloader.host.frozen import frozen
 from autoloader.host.threads import LoaderThread
 from autoloader.samples.block import MOST_UNFINISHED, RUN_BYTES, Place, SampleBlock
@@ -199,7 +199,7 @@ class BatchBuilder:
         self._non_finite = mixture.spec.errors.non_finite
         self._disk = disk
         self._loaded_before = 0 if disk is None else disk.loaded
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._decoders = decoders_of(mixture, disk)
         self._failure: BaseException | None = None
         self._closed = self._ends_late = False

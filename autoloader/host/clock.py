@@ -12,30 +12,22 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from autoloader.errors import AutoloaderError
 
 logger = logging.getLogger(__name__)
 
 
-class Clock(Protocol):
-    """Time, for a part that waits or measures."""
+class Clock:
+    """The machine's monotonic clock, for a part that waits or measures; tests drive another one."""
 
     def now_s(self) -> float:
         """Seconds on a clock that never goes backwards; only differences mean anything."""
-
-    def sleep(self, seconds: float) -> None:
-        """Let ``seconds`` pass."""
-
-
-class SystemClock:
-    """The machine's monotonic clock."""
-
-    def now_s(self) -> float:
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
+        """Let ``seconds`` pass."""
         time.sleep(seconds)
 
 

@@ -39,7 +39,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from autoloader.errors import PipelineError
 from autoloader.host.frozen import frozen
@@ -70,27 +69,8 @@ class Headroom:
     source: str
 
 
-class HeadroomSource(Protocol):
-    """Memory of the machine, for admission, reflex and study."""
-
-    def read(self) -> Headroom:
-        """A fresh reading.
-
-        Raises:
-            PipelineError: nothing can be read.
-        """
-
-
-def headroom_or_none(source: HeadroomSource) -> int | None:
-    """A fresh reading's bytes; ``None`` where nothing can be read."""
-    try:
-        return source.read().headroom_bytes
-    except PipelineError:
-        return None
-
-
 class HeadroomProbe:
-    """The real thing, from ``/proc`` and the cgroup file systems.
+    """Reads headroom from ``/proc`` and the cgroup file systems; tests have a source of their own.
 
     Args:
         proc: folder where procfs is mounted.
@@ -113,7 +93,11 @@ class HeadroomProbe:
         self._told: set[str] = set()
 
     def read(self) -> Headroom:
-        """A reading: the least of what host and cgroups can still give."""
+        """A fresh reading: the least of what host and cgroups can still give.
+
+        Raises:
+            PipelineError: nothing can be read.
+        """
         with self._lock:
             best, source = self._host_bytes(), "host"
             now_s = time.monotonic()
@@ -197,6 +181,14 @@ class HeadroomProbe:
         if what not in self._told:
             self._told.add(what)
             _LOG.warning("headroom: %s", what)
+
+
+def headroom_or_none(source: HeadroomProbe) -> int | None:
+    """A fresh reading's bytes; ``None`` where nothing can be read."""
+    try:
+        return source.read().headroom_bytes
+    except PipelineError:
+        return None
 
 
 def _binds(group: Cgroup) -> bool:

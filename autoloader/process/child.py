@@ -45,7 +45,7 @@ from autoloader.controller.admission import price_start
 from autoloader.decode.message import BadRecord, BatchMessage
 from autoloader.decode.ring import MAX_SLOTS
 from autoloader.errors import AutoloaderError, WorkerError
-from autoloader.host.headroom import HeadroomSource, named_by_kernel, oom_kills
+from autoloader.host.headroom import HeadroomProbe, named_by_kernel, oom_kills
 from autoloader.host.processes import tree_own_bytes
 from autoloader.host.supervision import import_path, is_stopped
 from autoloader.host.threads import LoaderThread, all_ended, free_in_forks
@@ -337,7 +337,7 @@ class ThreadChild(Child):
 
     service: TrainerService
 
-    def __init__(self, headroom: HeadroomSource) -> None:
+    def __init__(self, headroom: HeadroomProbe) -> None:
         from autoloader.process.observer import held_here  # most loaders have a child
 
         self._headroom = headroom

@@ -42,7 +42,7 @@ from autoloader.decode.ring import RingMemory
 from autoloader.errors import as_fault
 from autoloader.formats.files import is_remote
 from autoloader.host.allocator import give_memory_back
-from autoloader.host.headroom import HeadroomSource, headroom_or_none
+from autoloader.host.headroom import HeadroomProbe, headroom_or_none
 from autoloader.host.supervision import extend_import_path
 from autoloader.host.threads import LoaderThread
 from autoloader.index.opening import digest_of_sizes
@@ -610,7 +610,7 @@ class Control:
 
     probes: Probes
 
-    def __init__(self, headroom: HeadroomSource) -> None:
+    def __init__(self, headroom: HeadroomProbe) -> None:
         self.headroom = headroom
         self.loop, self.watched = ControlLoop(headroom), ControlLoop(None)
         self._has_tensorflow = False

@@ -199,7 +199,6 @@ class Delivery:
         self._replays = replays
         self._kept: Batch | None = None
         self._transfer: Transfer | None = None
-        self._makes_ahead = not replays
         self._in_hand: collections.deque[InHand] = collections.deque()
         self._arrived: BatchMessage | None = None
         self._lent: tuple[dict[str, Any], bool] | None = None
@@ -215,17 +214,16 @@ class Delivery:
 
     def in_hand(self, after: int) -> InHand | None:
         """First batch in hand behind number ``after``, or ``None``; any thread may ask."""
-        for one in tuple(self._in_hand):
-            if one.number > after and not one.taken:
-                return one
-        return None
+        return next((one for one in self._untaken if one.number > after), None)
 
     def shown(self) -> InHand | None:
         """First batch that the loop was shown and does not count as its own, or ``None``."""
-        for one in tuple(self._in_hand):
-            if one.shown and not one.taken:
-                return one
-        return None
+        return next((one for one in self._untaken if one.shown), None)
+
+    @property
+    def _untaken(self) -> Iterator[InHand]:
+        """Batches in hand that the loop does not count as its own; any thread may ask."""
+        return (one for one in tuple(self._in_hand) if not one.taken)
 
     @property
     def uncounted(self) -> bool:
@@ -306,7 +304,7 @@ class Delivery:
     @property
     def ahead(self) -> int:
         """Batches that the training loop was shown and does not count as its own."""
-        return sum(one.shown and not one.taken for one in tuple(self._in_hand))
+        return sum(one.shown for one in self._untaken)
 
     def await_next(self, pipeline: ChildPipeline, timeout_s: float) -> None:
         """Put the next batch in hand, if it comes in time; under the child's lock.
@@ -346,7 +344,7 @@ class Delivery:
 
     def makes_ahead(self, step_s: float) -> bool:
         """True if ``make_ahead`` should run during the next step, after one of ``step_s``."""
-        return self._makes_ahead and step_s >= _SHORT_STEP_S
+        return not self._replays and step_s >= _SHORT_STEP_S
 
     def make_ahead(self, pipeline: ChildPipeline, after: int) -> None:
         """During the training step: give slots back, and put the next batch in hand.

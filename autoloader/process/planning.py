@@ -25,7 +25,7 @@ from autoloader.errors import BudgetInfeasibleError, SpecError, UsageError, many
 from autoloader.formats import files
 from autoloader.formats.sources import same_files
 from autoloader.host.extras import require
-from autoloader.host.headroom import HeadroomProbe, HeadroomSource
+from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.machine import CgroupProcessors
 from autoloader.host.units import format_bytes, parse_floor
 from autoloader.index.counting import count_mixture
@@ -329,7 +329,7 @@ def plan_loader(
     disk_floor: str | int | None = None,
     split: str = "train",
     knobs: Mapping[str, Any] | None = None,
-    headroom: HeadroomSource | None = None,
+    headroom: HeadroomProbe | None = None,
     probe_only: bool = False,
     ranks: Ranks = _ALONE,
     ranks_here: int = 1,
@@ -479,7 +479,7 @@ def minimum_knobs(block_length: int, reader: str = "auto") -> Knobs:
 
 def _admitted(
     mixture: ResolvedMixture,
-    probe: HeadroomSource,
+    probe: HeadroomProbe,
     floor: int,
     asked: str | int | None,
     *,

@@ -171,13 +171,14 @@ class Transfer:
 
     Attributes:
         active: whether this is the loader's consumer; while false, batches come in pageable memory.
+        pinned: slots that are registered now.
     """
 
     def __init__(self, device: Device, memory: RingMemory) -> None:
         self._device = device
         self._memory = memory
         self._lock = threading.RLock()
-        self._pinned: set[int] = set()
+        self.pinned: set[int] = set()
         self._under_way: collections.deque[_UnderWay] = collections.deque()
         self._refused = False
         self._closed = False
@@ -229,18 +230,13 @@ class Transfer:
             return
         with self._lock:
             entry.slots.add(slot)
-            if slot not in self._pinned and self.active and not (self._refused or self._closed):
+            if slot not in self.pinned and self.active and not (self._refused or self._closed):
                 start = self._memory.address + slot * self._memory.slot_bytes
                 if self._device.register(start, self._memory.slot_bytes):
                     self._memory.note_pinned(slot, True)
-                    self._pinned.add(slot)
+                    self.pinned.add(slot)
                 else:
                     self._refused = True
-
-    @property
-    def pinned(self) -> frozenset[int]:
-        """Slots that are registered now."""
-        return frozenset(self._pinned)
 
     def drop_copied(self, ring_slots: int | None = None) -> None:
         """Drop the source tensors of copies that are done, without waiting for others.
@@ -253,7 +249,7 @@ class Transfer:
             if entry.event is None or not entry.event.query():
                 break
             self._drop(entry)
-        for slot in [s for s in tuple(self._pinned) if ring_slots is not None and s >= ring_slots]:
+        for slot in [s for s in tuple(self.pinned) if ring_slots is not None and s >= ring_slots]:
             self.unpin(slot)
 
     def _drop(self, entry: _UnderWay) -> None:
@@ -265,9 +261,9 @@ class Transfer:
         with self._lock:
             if any(slot in one.slots for one in list(self._under_way)):
                 return False
-            if slot in self._pinned:
+            if slot in self.pinned:
                 self._device.unregister(self._memory.address + slot * self._memory.slot_bytes)
-                self._pinned.discard(slot)
+                self.pinned.discard(slot)
                 self._memory.note_pinned(slot, False)
             return True
 
@@ -281,7 +277,7 @@ class Transfer:
             if entry.event is not None:
                 entry.event.synchronize()
                 self._drop(entry)
-        for slot in list(self._pinned):
+        for slot in list(self.pinned):
             self.unpin(slot)
 
 

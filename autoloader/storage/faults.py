@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.clock import Clock
 from autoloader.host.units import GIB, MIB, format_bytes, parse_bytes, parse_seconds
 
 _FRAMING_BYTES = 64 * 1024
@@ -234,7 +234,7 @@ class Meter:
         self._limits = limits
         self._traffic = traffic
         self._most = most
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._begun_s = self._clock.now_s()
         self.begin()
 

@@ -37,7 +37,7 @@ from urllib.parse import urlsplit
 from xml.etree.ElementTree import ParseError
 
 from autoloader.errors import AutoloaderError
-from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.clock import Clock
 from autoloader.host.files import read_own, write_whole
 from autoloader.host.threads import free_in_forks
 from autoloader.storage import faults
@@ -60,7 +60,7 @@ _RATE_BYTES = 64 * 2**20
 _SAY_EVERY_S = 10.0
 _TOGETHER = 16
 """Small files that are asked for at a time."""
-_CLOCK = SystemClock()
+_CLOCK = Clock()
 _NONSENSE = (ValueError, LookupError, TypeError, AttributeError, RecursionError, ParseError)
 """Errors of a client over an answer that is no page, no number or no listing."""
 

@@ -37,7 +37,7 @@ import psutil
 
 from autoloader.errors import SpecError, UsageError
 from autoloader.host.frozen import frozen
-from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_none
+from autoloader.host.headroom import HeadroomProbe, headroom_or_none
 from autoloader.host.processes import ProcessorProbe, tree_own_bytes
 from autoloader.host.supervision import ThreadVitals, read_vitals
 from autoloader.spec.knobs import STAGES
@@ -391,7 +391,7 @@ class Recorder:
     """
 
     def __init__(
-        self, headroom: HeadroomSource | None = None, *, period_s: float = _PERIOD_S
+        self, headroom: HeadroomProbe | None = None, *, period_s: float = _PERIOD_S
     ) -> None:
         self._headroom = headroom
         self._period_s = period_s

@@ -28,9 +28,9 @@ from autoloader.controller.profile import HostFacts, Limits, Profile, Provenance
 from autoloader.controller.profiles import check_name, free_name, keep_profile
 from autoloader.errors import ProfileError, UsageError
 from autoloader.host import supervision
-from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.clock import Clock
 from autoloader.host.extras import is_installed
-from autoloader.host.headroom import HeadroomProbe, HeadroomSource, headroom_or_none
+from autoloader.host.headroom import HeadroomProbe, headroom_or_none
 from autoloader.process.planning import LoaderPlan, choose_reader, kind_of, plan_loader
 from autoloader.spec import PipelineSpec
 from autoloader.spec.knobs import KnobLimits, Knobs, used_knobs
@@ -56,7 +56,7 @@ def tune(
     watcher: StudyWatcher,
     *,
     measure: Measurer | None = None,
-    headroom: HeadroomSource | None = None,
+    headroom: HeadroomProbe | None = None,
     clock: Clock | None = None,
     began_s: float | None = None,
 ) -> TuneReport:
@@ -77,7 +77,7 @@ def tune(
         AutoloaderError: bad spec, profile or data, as the exit codes say.
     """
     _check(options)
-    clock, headroom = clock or SystemClock(), headroom or HeadroomProbe()
+    clock, headroom = clock or Clock(), headroom or HeadroomProbe()
     began_s = clock.now_s() if began_s is None else began_s
     spec = options.spec or PipelineSpec.from_yaml(options.spec_path)
     plan = plan_loader(
@@ -160,7 +160,7 @@ def _about(plan: LoaderPlan, options: TuneOptions) -> str:
 
 
 def _measurer(
-    options: TuneOptions, headroom: HeadroomSource, clock: Clock, began_s: float
+    options: TuneOptions, headroom: HeadroomProbe, clock: Clock, began_s: float
 ) -> Measurer:
     """Measures in child processes under the floor, by turns with other tuners of the host."""
     runner = TrialRunner(

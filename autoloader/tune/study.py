@@ -223,7 +223,6 @@ class Study:
         done: number of trials that this host has begun.
         ended: reason why the search ended before its trials and time; "": it did not.
         known: results of this host, by ``knobs_key``.
-        others: processors that other processes used when the study last looked.
         running: progress of the measurement that was begun last; ``None``: no batch yet.
     """
 
@@ -247,7 +246,6 @@ class Study:
     done: int = field(default=0, init=False)
     ended: str = field(default="", init=False)
     known: dict[str, TrialResult] = field(default_factory=dict, init=False)
-    others: float = field(default=0.0, init=False)
     running: TrialProgress | None = field(default=None, init=False)
 
     def run(self) -> StudyResult:
@@ -376,11 +374,9 @@ class Study:
         result = self._run(knobs, self._timeout_s(), watch)
         if not result.busy or self.options.trials == 1:
             return result
-        if self.first is None and self._impatient():  # it has waited before the start
-            self.ended = self._beside(result.others_cpus or 0.0)
-            return result
+        patient = not self._impatient()
         self._wait_for_quiet()
-        if self._left_s() >= 4 * result.duration_s:
+        if patient and self._left_s() >= 4 * result.duration_s:
             again = self._run(knobs, self._timeout_s(), self._watch)
             if again.outcome is Outcome.INFEASIBLE:
                 return again
@@ -399,14 +395,14 @@ class Study:
         """Wait while other processes use the processors, as long as there is patience."""
         while not self._impatient():
             began_s = self.clock.now_s()
-            self.others = self.others_cpus() or 0.0
-            if not self._too_much(self.others):
+            others = self.others_cpus() or 0.0
+            if not self._too_much(others):
                 return
             if not self.waited_s:
                 most_s = _PATIENCE_SHARE * self.options.budget_s
                 logger.warning(
                     "waiting up to %.0f s for other processes, which use %.1f of %d processors",
-                    most_s, self.others, self.space.limits.cpus,
+                    most_s, others, self.space.limits.cpus,
                 )  # fmt: skip
             self._watch(None, None)
             self.waited_s += max(self.clock.now_s() - began_s, 1.0)
@@ -470,12 +466,11 @@ class Study:
 
     def _out_of_time(self, first: TrialResult) -> TrialResult:
         """The start's measurement, which was ended since time was up, by its rate so far."""
-        if not self._too_much(self.others):
-            self.others = self.others_cpus() or 0.0
-        busy = self._too_much(self.others)
+        others = self.others_cpus() or 0.0
+        busy = self._too_much(others)
         self.ended = "the budget ended before the start was measured; give a longer --budget"
         if busy:
-            self.ended = self._beside(self.others, "the start was not measured to its end")
+            self.ended = self._beside(others, "the start was not measured to its end")
         if self.running is None:
             raise UsageError(
                 f"the start gave no batch within the budget of {self.options.budget_s:g} s",

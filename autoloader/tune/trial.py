@@ -44,7 +44,7 @@ from autoloader.errors import (
     UsageError,
 )
 from autoloader.host import supervision
-from autoloader.host.clock import Clock, SystemClock
+from autoloader.host.clock import Clock
 from autoloader.host.files import Waiting, locked, own_folder, runtime_folder
 from autoloader.host.frozen import frozen
 from autoloader.host.processes import ProcessorProbe
@@ -176,7 +176,7 @@ class TrialRunner:
         self._command = list(command)
         self._floor_bytes = floor_bytes
         self._headroom = headroom
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._period_s = period_s
 
     def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:

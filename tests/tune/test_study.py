@@ -324,7 +324,7 @@ def test_a_start_that_outlasts_the_budget_beside_neighbours_stays_with_its_rate_
 
     found = study(machine, tmp_path, measure=late, budget_s=60, others_cpus=look)
     assert machine.asked == [START]
-    assert len(looks) == {"busy": 15, "quiet": 2}[began], "a quarter of the budget, or once more"
+    assert len(looks) == {"busy": 16, "quiet": 2}[began], "a quarter of the budget, and once more"
     assert machine.clock.now_s() < 60
     assert found.ended.startswith("other processes used 2.0 of 8 processors")
     assert found.verdict.winner.is_start
