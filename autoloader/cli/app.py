@@ -243,16 +243,14 @@ class Command(TyperCommand):
 
 def _one_value_each(words: Sequence[str]) -> Iterator[str]:
     """Repeat ``--set`` before each further ``NAME=VALUE`` that follows one."""
-    before = ""
-    for word in words:
-        if before == "NAME=VALUE" and SETTING.fullmatch(word):
-            yield "--set"
-        elif before == "NAME=VALUE":
-            before = ""
-        elif before == "--set" and not word.startswith("-"):
+    among = False
+    for before, word in zip(("", *words), words, strict=False):
+        if before == "--set" and not word.startswith("-"):
             parse_settings([word])  # refuses "--set decode_threads 4" by the word without "="
+        elif among and SETTING.fullmatch(word):
+            yield "--set"
+        among = before == "--set" or (among and bool(SETTING.fullmatch(word)))
         yield word
-        before = "--set" if word == "--set" else "NAME=VALUE" if before else ""
 
 
 def _refuse_transforms(context: typer.Context, refused: bool) -> None:

@@ -204,6 +204,12 @@ class _Report:
         plan, mixture = self._plan, self._mixture
         profile, memory, call = plan.profile.profile, self._memory(headroom), self._batch_call()
         bound, samples = self._bound(call), plan.order.epoch_samples
+        datasets = {
+            dataset.name: self._dataset(dataset, table)
+            for dataset, table in zip(mixture.datasets, self._tables, strict=True)
+        }
+        decodes = (one["share"] * one["decodes_per_sample"] for one in datasets.values())
+        decodes_per_sample = None if self._reuse is None else sum(decodes)
         return {
             "split": mixture.split,
             "profile": {
@@ -212,10 +218,7 @@ class _Report:
                 "source": profile.provenance.source,
                 "mixture": profile.mixture and profile.mixture.describe(),
             },
-            "datasets": {
-                dataset.name: self._dataset(dataset, table)
-                for dataset, table in zip(mixture.datasets, self._tables, strict=True)
-            },
+            "datasets": datasets,
             "batch": {
                 name: {"shape": list(array.shape), "dtype": array.dtype}
                 for name, array in mixture.layout.arrays.items()
@@ -228,7 +231,7 @@ class _Report:
                 "estimated": any(count.estimated for count in plan.counts.values()),
             },
             "graph": self._graph(),
-            "reuse": self._reuse_part(),
+            "reuse": {"chain": plan.order.chain, "decodes_per_sample": decodes_per_sample},
             "knobs": _knob_origins(plan, sets),
             "bytes": memory,
             "bound": bound,
@@ -417,14 +420,6 @@ class _Report:
                 told = {"hit_ratio": one.hit_ratio, "held_bytes": round(one.held_bytes)}
                 rows.append({"memory": memory, "cache_bytes": size, **told})
         return {"all_frames": round(sum(one.frames_bytes for one in sets)), "forecasts": rows}
-
-    def _reuse_part(self) -> dict[str, Any]:
-        """Decodes and episodes of the mixture; ``None`` with the stream reader."""
-        reuse, decodes = self._reuse, None
-        if reuse is not None:
-            by_camera = ((one.index, len(one.cameras)) for one in self._mixture.datasets)
-            decodes = sum(self._shares[n] * reuse.decodes[n] * count for n, count in by_camera)
-        return {"chain": self._plan.order.chain, "decodes_per_sample": decodes}
 
     def _ranks(self, bound_per_s: float | None, memory_bytes: int) -> dict[str, Any]:
         """Batches and samples of each rank and each node in one epoch.
