@@ -55,7 +55,7 @@ from autoloader.sampling.episodes import DatasetTable
 from autoloader.sampling.mixture import mixture_order
 from autoloader.sampling.plan import Reuse, SamplePlan, foretell_reuse
 from autoloader.spec import PipelineSpec
-from autoloader.spec.knobs import KNOBS, STAGES, Knobs, used_knobs
+from autoloader.spec.knobs import KNOBS, STAGES, Knobs, flat_knobs, used_knobs
 from autoloader.spec.reading import read_yaml_file
 
 DECODE_PROBE_S = 1.0
@@ -598,10 +598,7 @@ def _written_knobs(found: ResolvedProfile) -> dict[str, Any]:
     """Knobs that the profile's file names; the other knobs have their default."""
     shipped = shipped_profiles_dir() / f"{found.profile.name}.yaml"
     document = read_yaml_file(shipped if found.origin == "shipped" else Path(found.origin))
-    knobs = document.get("knobs") or {}
-    for name, values in (knobs.pop("datasets", None) or {}).items():
-        knobs |= {f"{name}.{knob}": value for knob, value in values.items()}
-    return dict(knobs)
+    return flat_knobs(document.get("knobs") or {})
 
 
 def _answers(document: Mapping[str, Any], *, default_floor: bool) -> Iterator[tuple[str, str]]:

@@ -258,24 +258,19 @@ class Knobs(BaseModel):
         down.
 
         Args:
-            values: flat knob → value.
+            values: flat knob → value; those of a dataset also in a mapping, below ``datasets``.
             base: values of all other knobs; ``None``: their defaults.
 
         Raises:
             KnobError: with the rule, the value found and the nearest legal choice.
         """
         raw: dict[str, Any] = (base or cls()).model_dump(exclude_none=True)
-        per_dataset: dict[Any, Any] = raw["datasets"]
-        for key, value in (values or {}).items():
-            dataset, _, knob = str(key).rpartition(".")
-            if isinstance(value, bool) or (key == "datasets" and not isinstance(value, Mapping)):
+        given = flat_knobs(values or {})
+        for key, value in given.items():
+            dataset, _, knob = key.rpartition(".")
+            if isinstance(value, bool):
                 raise _not_allowed(key, value)
-            if key == "datasets":
-                for name, own in value.items():
-                    if not isinstance(own, Mapping):
-                        raise _not_allowed(f"datasets.{name}", own)
-                    per_dataset[name] = {**per_dataset.get(name, {}), **own}
-            elif dataset:
+            if dataset:
                 if knob not in STREAM_KNOBS:
                     raise KnobError(
                         f"{key}: a dataset has no knob {knob!r} of its own",
@@ -284,7 +279,7 @@ class Knobs(BaseModel):
                         if knob in cls.model_fields
                         else nearest(knob, STREAM_KNOBS),
                     )
-                per_dataset.setdefault(dataset, {})[knob] = value
+                raw["datasets"].setdefault(dataset, {})[knob] = value
             elif key not in cls.model_fields:
                 known = cls.model_fields.keys() - {"datasets"}
                 remedy = OTHER_WORDS.get(knob) or nearest(knob, known)
@@ -302,7 +297,7 @@ class Knobs(BaseModel):
             own, key = knobs.for_dataset(name), f"{name}.num_parallel_calls" if name else _CALLS
             if own.num_parallel_calls <= own.cycle_length:
                 continue
-            if key in (values or {}):
+            if key in given:
                 label = f"dataset {name!r}: " if name else ""
                 raise KnobError(
                     f"{label}num_parallel_calls={own.num_parallel_calls} is more than "
@@ -460,6 +455,22 @@ UNUSED_KNOBS: Mapping[str, tuple[str, ...]] = {
     "stream": knobs_that(lambda knob: knob.used_by == "indexed"),
 }
 """What each reader has no use for; of "auto" nothing is known."""
+
+
+def flat_knobs(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Values of knobs by flat name: those below ``datasets`` as ``dataset.knob``.
+
+    Raises:
+        KnobError: ``datasets`` is no mapping of mappings.
+    """
+    flat = {str(key): value for key, value in values.items() if key != "datasets"}
+    if not isinstance(every := values.get("datasets", {}), Mapping):
+        raise _not_allowed("datasets", every)
+    for name, own in every.items():
+        if not isinstance(own, Mapping):
+            raise _not_allowed(f"datasets.{name}", own)
+        flat |= {f"{name}.{knob}": value for knob, value in own.items()}
+    return flat
 
 
 def used_knobs(flat: Mapping[str, Any]) -> dict[str, Any]:

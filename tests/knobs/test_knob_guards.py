@@ -122,8 +122,10 @@ def test_a_value_that_no_dataset_uses_is_not_what_gets_lowered():
 
 
 def test_more_parallel_calls_of_one_dataset_than_its_cycle_length_are_refused():
-    with pytest.raises(KnobError, match="'a'"):
-        Knobs.build({"cycle_length": 4, "a.num_parallel_calls": 4, "a.cycle_length": 2})
+    own = {"num_parallel_calls": 4, "cycle_length": 2}
+    for form in ({f"a.{knob}": value for knob, value in own.items()}, {"datasets": {"a": own}}):
+        with pytest.raises(KnobError, match="'a'"):
+            Knobs.build({"cycle_length": 4, **form})
 
 
 def test_common_parallel_calls_follow_the_smaller_cycle_length_of_a_dataset():
@@ -136,7 +138,9 @@ def test_common_parallel_calls_follow_the_smaller_cycle_length_of_a_dataset():
     [({"cycle_lenght": 2}, "cycle_length"), ({"a.cycle_lenght": 2}, "cycle_length"),
      ({"a.ring_slots": 8}, "cycle_length"), ({"ring_slots": 1}, "ring_slots"),
      ({"ring_slots": 65}, "ring_slots"), ({"ring_slots": "many"}, "ring_slots"),
-     ({"a.cycle_length": 0}, "cycle_length"), ({"reader": "fast"}, "reader")],
+     ({"a.cycle_length": 0}, "cycle_length"), ({"reader": "fast"}, "reader"),
+     ({"datasets": {"a": {"cycle_length": True}}}, "a.cycle_length"),
+     ({"datasets": 3}, "datasets")],
 )  # fmt: skip
 def test_an_unknown_knob_or_a_value_out_of_range_is_refused(values: dict[str, Any], word: str):
     with pytest.raises(KnobError) as caught:
