@@ -22,9 +22,8 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from autoloader.errors import UsageError
@@ -189,51 +188,48 @@ def _ranges(meta: Any, dropped: int, folder: Path) -> dict[str, str]:
     return {"file": str(path.absolute()), "key": "{episode_metadata/episode_index}"}
 
 
-@dataclass
-class _Seam:
-    """Stands between lerobot's script and a loader."""
+def _join(script: Any, *, floats: bool) -> list[AutoLoader]:
+    """Rebind names of lerobot's script; the list is filled with the loader that it begins to read.
 
-    script: ModuleType
-    floats: bool
-    loader: AutoLoader | None = None
-    made: list[tuple[Any, Any]] = field(default_factory=list)
-
-    def bind(self) -> None:
-        """Rebind the script's names."""
+    Args:
+        script: module of the script.
+        floats: see ``layouts.lerobot``.
+    """
+    made: list[tuple[Any, Any]] = []
+    loaders: list[AutoLoader] = []
+    maker = "make_dataset"
+    if hasattr(script, "make_train_eval_datasets"):
         maker = "make_train_eval_datasets"
-        if not hasattr(self.script, maker):
-            maker = "make_dataset"
-        make, save = getattr(self.script, maker), self.script.save_checkpoint
+    make, save = getattr(script, maker), script.save_checkpoint
 
-        def making(cfg: Any) -> Any:
-            found = make(cfg)
-            self.made.append((cfg, found[0] if isinstance(found, tuple) else found))
-            return found
+    def making(cfg: Any) -> Any:
+        found = make(cfg)
+        made.append((cfg, found[0] if isinstance(found, tuple) else found))
+        return found
 
-        def saving(checkpoint_dir: Path, *args: Any, **kwargs: Any) -> Any:
-            done = save(checkpoint_dir, *args, **kwargs)
-            if self.loader is not None:
-                path = Path(checkpoint_dir) / STATE_FILE
-                write_whole(path, json.dumps(self.loader.state_dict()))
-            return done
+    def saving(checkpoint_dir: Path, *args: Any, **kwargs: Any) -> Any:
+        done = save(checkpoint_dir, *args, **kwargs)
+        for loader in loaders[-1:]:
+            write_whole(Path(checkpoint_dir) / STATE_FILE, json.dumps(loader.state_dict()))
+        return done
 
-        setattr(self.script, maker, making)
-        self.script.save_checkpoint = saving  # type: ignore[attr-defined]
-        self.script.cycle = self.batches  # type: ignore[attr-defined]
-
-    def batches(self, dataloader: Any) -> Iterator[dict[str, Any]]:
+    def batches(dataloader: Any) -> Iterator[dict[str, Any]]:
         """Batches without end; lerobot's own ``dataloader`` stays unused."""
-        cfg, dataset = self.made[-1]
-        run = LeRobotRun.of(cfg, dataset, floats=self.floats)
-        self.loader = loader = AutoLoader(run.spec)
+        cfg, dataset = made[-1]
+        run = LeRobotRun.of(cfg, dataset, floats=floats)
+        loader = AutoLoader(run.spec)
+        loaders.append(loader)
         if cfg.resume:
             path = Path(cfg.checkpoint_path) / STATE_FILE
             if path.exists():
                 loader.load_state_dict(json.loads(path.read_text()))
             else:
                 logger.warning("%s is missing: the order of samples begins anew", path)
-
         return map(run.batch, loader)
+
+    setattr(script, maker, making)
+    script.save_checkpoint, script.cycle = saving, batches
+    return loaders
 
 
 def main() -> None:
@@ -257,10 +253,9 @@ def main() -> None:
             f"lerobot {version} is not supported by autoloader.lerobot_train",
             remedy="install lerobot 0.4.4 or 0.6.1",
         )
-    seam = _Seam(script, floats=release < (0, 5))
-    seam.bind()
+    loaders = _join(script, floats=release < (0, 5))
     try:
         script.main()
     finally:
-        if seam.loader is not None:
-            seam.loader.close()
+        for loader in loaders:
+            loader.close()
