@@ -125,7 +125,7 @@ def as_dataset(
         ]
         choices = turns(mixture_order(mixture, samples, {n: one.size for n, one in counts.items()}))
         mixed = tf.data.Dataset.choose_from_datasets(streams, choices, stop_on_empty_dataset=False)
-        found = mixed.map(_Finish(mixture), num_parallel_calls=decode_calls, deterministic=True)
+        found = mixed.map(_finishing(mixture), num_parallel_calls=decode_calls, deterministic=True)
         if batched:
             found = found.batch(spec.batch.size, drop_remainder=spec.batch.drop_last)
             found = found.prefetch(chosen.ring_slots)
@@ -156,52 +156,36 @@ def _unsupported(mixture: ResolvedMixture) -> Iterator[str]:
             yield f"{where}.language"
 
 
-class _Finish:
-    """Makes an element of an encoded sample."""
+_SAME = ("frame_offset", "action", "action_mask", "state", "state_mask", "language")
 
-    def __init__(self, mixture: ResolvedMixture) -> None:
-        self._cameras = dict(mixture.spec.cameras)
-        self._metadata = mixture.spec.metadata
-        self._has = [[c in d.cameras for c in self._cameras] for d in mixture.datasets]
-        self._turned = [[c in d.reversed for c in self._cameras] for d in mixture.datasets]
+
+def _finishing(mixture: ResolvedMixture) -> Any:
+    """Function that makes an element of an encoded sample."""
+    cameras, metadata = mixture.spec.cameras, mixture.spec.metadata
+    has = [[camera in one.cameras for camera in cameras] for one in mixture.datasets]
+    reverses = [[camera in one.reversed for camera in cameras] for one in mixture.datasets]
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
-    def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+    def finish(sample: Mapping[str, Any]) -> dict[str, Any]:
         place = sample["provenance"]
-        present = tf.gather(tf.constant(self._has), place[0])[:, None]
-        wanted = present & ~sample["frame_zeroed"][None, :]
-        inside = sample["frame_mask"]
-        element = {
-            "images": self._pictures(sample, wanted),
-            "frame_mask": {
-                camera: inside & present[number] for number, camera in enumerate(self._cameras)
-            },
-            **{
-                name: sample[name]
-                for name in ("frame_offset", "action", "action_mask", "state", "state_mask")
-            },
-            "language": sample["language"],
-        }
-        if self._metadata != "none":
+        present, turned = (tf.gather(tf.constant(of), place[0]) for of in (has, reverses))
+        images, masks = {}, {}
+        for number, (name, camera) in enumerate(cameras.items()):
+            encoded = tf.unstack(sample["frames"][number])
+            wanted = tf.unstack(present[number] & ~sample["frame_zeroed"])
+            frames = [_frame_or_black(*one, camera) for one in zip(encoded, wanted, strict=True)]
+            images[name] = tf.stack(frames)
+            if any(of[number] for of in reverses):
+                images[name] = tf.where(turned[number], images[name][..., ::-1], images[name])
+            masks[name] = present[number] & sample["frame_mask"]
+        element = {"images": images, "frame_mask": masks} | {key: sample[key] for key in _SAME}
+        if metadata != "none":
             element["dataset_index"] = place[0]
-        if self._metadata == "full":
+        if metadata == "full":
             element["provenance"] = place
         return element
 
-    def _pictures(self, sample: Mapping[str, Any], wanted: Any) -> dict[str, Any]:
-        """Pictures by camera, [F, H, W, 3] uint8; those that are not wanted [C, F] are black."""
-        found, own = {}, tf.gather(tf.constant(self._turned), sample["provenance"][0])
-        for number, (name, camera) in enumerate(self._cameras.items()):
-            frames = [
-                _frame_or_black(encoded, asked, camera)
-                for encoded, asked in zip(
-                    tf.unstack(sample["frames"][number]), tf.unstack(wanted[number]), strict=True
-                )
-            ]
-            found[name] = tf.stack(frames)
-            if any(turned[number] for turned in self._turned):
-                found[name] = tf.where(own[number], found[name][..., ::-1], found[name])
-        return found
+    return finish
 
 
 _CHUNK = 1024

@@ -207,18 +207,11 @@ class _Sampler:
     def _field(
         self, name: FieldName, t: Any, steps: Any, columns: Mapping[str, Any]
     ) -> tuple[Any, Any]:
-        sample, layout = self._dataset.sample, self._layout
-        is_action = name == "action"
-        bound = self._dataset.bound(name)
-        width = layout.action_width if is_action else layout.state_width
-        rows = layout.action_rows if is_action else layout.state_rows
-        if bound is None:
-            shape = tf.stack([tf.size(t), rows, width])
-            return (
-                tf.ensure_shape(tf.zeros(shape, tf.float32), [None, rows, width]),
-                tf.ensure_shape(tf.zeros(shape, tf.bool), [None, rows, width]),
-            )
-        values = evaluate(bound, columns, steps)
+        sample, layout, bound = self._dataset.sample, self._layout, self._dataset.bound(name)
+        width = layout.action_width if name == "action" else layout.state_width
+        values = tf.ensure_shape(tf.zeros(tf.stack([steps, 0])), [None, 0])  # no columns
+        if bound is not None:
+            values = evaluate(bound, columns, steps)
         window = window_rows(t, tf.constant(field_offsets(sample, name)), steps, sample)
         finish, base = sample.finish(name), None
         if finish.relative and self._dataset.state is not None:
@@ -405,7 +398,8 @@ def window_values(
     if any(dims) and base is not None:
         columns = [base[:, d] if dims[d] else tf.zeros_like(base[:, 0]) for d in range(own)]
         taken = tf.where(tf.constant(dims), taken - tf.stack(columns, axis=1)[:, None], taken)
-    blank = tf.constant([d in finish.zero_outside for d in range(own)]) & ~window.inside[:, :, None]
+    blank = tf.constant([d in finish.zero_outside for d in range(own)], tf.bool)
+    blank = blank & ~window.inside[:, :, None]
     taken = tf.where(window.zeroed[:, :, None] | blank, tf.zeros_like(taken), taken)
     mask = tf.broadcast_to(window.inside[:, :, None], tf.shape(taken))
     padding = [[0, 0], [0, 0], [0, width - own]]
