@@ -55,7 +55,7 @@ class Figure:
         worst: of several ranks, the one to look at: the "highest" or the "lowest"; "": the metric
             says nothing of a rank.
         merge: makes one value of those of two builders; ``None``: builders do not count it.
-        column: title of the column of its own in tables of datasets; "": there is none.
+        column: title of a counter's own column in tables of datasets; "": there is none.
     """
 
     metric: bool = True
