@@ -324,7 +324,7 @@ def _described(function: _Function) -> str:
     """Give a command's parameters their help and flags their names; return the command's help."""
     about, own = _words(function)
     words = _words(every_command)[1] | own
-    hints = typing.get_type_hints(function, include_extras=True)
+    hints = inspection.get_annotations(function, eval_str=True)
     for name, parameter in inspection.signature(function).parameters.items():
         kind, *found = typing.get_args(hints[name])[:2] if _has_info(hints[name]) else [hints[name]]
         info: ParameterInfo = copy.copy(found[0]) if found else typer.Argument()

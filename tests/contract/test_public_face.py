@@ -238,14 +238,15 @@ def test_every_module_says_what_it_is_for_and_what_is_not_here():
     assert without == []
 
 
-def test_numbers_of_bytes_name_their_order_which_python_3_10_asks_for():
+def test_no_call_is_another_one_in_python_3_10():
+    """``from_bytes`` needs the order of bytes there; ``get_type_hints`` hides hints of ``None``."""
     found = []
     for path, module in parsed_modules():
         for node in ast.walk(module):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                of_bytes = node.func.attr in ("from_bytes", "to_bytes")
-                if of_bytes and len(node.args) + len(node.keywords) < 2:
-                    found.append(f"{path}:{node.lineno}")
+                given, name = len(node.args) + len(node.keywords), node.func.attr
+                if name == "get_type_hints" or (name in ("from_bytes", "to_bytes") and given < 2):
+                    found.append(f"{path}:{node.lineno}: {name}")
     assert found == []
 
 
