@@ -65,6 +65,8 @@ class DatasetIndex:
         steps: [E] int32 raw (unstrided) steps; 0 is possible.
         slice_of: [E] int32 number of the slice, which is a provenance's shard.
         record_of: [E] int64 record in the slice's file, which is a provenance's episode.
+        tables, rows: each slice's tables, and [E] which of their records each episode is.
+        numbers: numbers of the indexed features.
         damaged: quarantined records of the slices.
         record_type: type of ``record_of``.
     """
@@ -76,9 +78,9 @@ class DatasetIndex:
     ) -> None:
         self.dataset = dataset
         self.schema = schema
-        self._shards: tuple[EpisodeTables, ...] = tuple(shards)
+        self.tables: Mapping[int, EpisodeTables] = dict(enumerate(shards))
         self.shards = {shard.path: shard for shard in shards}
-        self._numbers = FeatureNumbers(schema)
+        self.numbers = FeatureNumbers(schema)
         steps: list[NDArray[np.int32]] = []
         records: list[NDArray[np.int64]] = []
         damaged: list[DamagedRecord] = []
@@ -97,7 +99,7 @@ class DatasetIndex:
         self.steps = steps[0] if one else np.concatenate(steps)
         zero = np.broadcast_to(np.int32(0), counts[:1])
         self.slice_of = zero if one else np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-        self.record_of = records[0] if one else np.concatenate(records)
+        self.rows = self.record_of = records[0] if one else np.concatenate(records)
         self.damaged = tuple(damaged)
 
     def of(self, dataset: ResolvedDataset) -> DatasetIndex:
@@ -126,11 +128,11 @@ class DatasetIndex:
         Raises:
             KeyError: no such text is indexed.
         """
-        number = self._numbers["language", feature_path]
+        number = self.numbers["language", feature_path]
         for shard, mine, rows in self._by_slice():
             ids = shard.sections[Section.TEXT_IDS, number]
-            of_steps = self._numbers.per_step[number]
-            yield mine, ids[rows] if of_steps else ids[self.record_of[mine]], shard.text
+            of_steps = self.numbers.per_step[number]
+            yield mine, ids[rows] if of_steps else ids[self.rows[mine]], shard.text
 
     def column(self, e: int, feature_path: str) -> NDArray[np.float32]:
         """[T, width] float32 values of a numeric feature in episode ``e``, read-only.
@@ -138,20 +140,14 @@ class DatasetIndex:
         Raises:
             KeyError: the spec names no such numeric feature.
         """
-        shard, number = self._shards[self.slice_of[e]], self._numbers["column", feature_path]
-        first = int(shard.sections[_FIRST_ROWS][self.record_of[e]])
+        shard, number = self.tables[int(self.slice_of[e])], self.numbers["column", feature_path]
+        first = int(shard.sections[_FIRST_ROWS][self.rows[e]])
         found: NDArray[np.float32] = shard.sections[Section.COLUMN, number][first:]
         return found[: self.steps[e]]
 
     def episodes_at(self, numbers: NDArray[np.int64]) -> GatheredEpisodes:
         """Episodes ``numbers`` [n], which ascend; any may come more than once."""
-        return GatheredEpisodes(
-            self._shards,
-            self.slice_of[numbers],
-            self.record_of[numbers],
-            self.steps[numbers],
-            self._numbers,
-        )
+        return GatheredEpisodes(self, numbers)
 
     def valid_steps(self) -> NDArray[np.bool_]:
         """[sum of ``steps``] which steps of a transformed dataset may be t, before the stride."""
@@ -160,18 +156,17 @@ class DatasetIndex:
 
     def values(self, role: str, feature_path: str) -> Iterator[NDArray[Any]]:
         """By slice: [n, width] values of a numeric feature, of every step or of every episode."""
-        number = self._numbers[role, feature_path]
+        number = self.numbers[role, feature_path]
         for shard, mine, rows in self._by_slice():
-            of_steps = self._numbers.per_step[number]
+            of_steps = self.numbers.per_step[number]
             found = shard.sections[NUMBERS[role], number]
-            yield found[rows] if of_steps else found[self.record_of[mine]]
+            yield found[rows] if of_steps else found[self.rows[mine]]
 
     def _by_slice(self) -> Iterator[tuple[EpisodeTables, slice, slice]]:
         """(its shard, its episodes, rows of their steps in the shard's sections) of each slice."""
-        for number, shard in enumerate(self._shards):
-            mine = slice(*self._first[number : number + 2].tolist())
-            records = self.record_of[mine]
-            begin = int(shard.sections[_FIRST_ROWS][records[0]]) if len(records) else 0
+        for shard, edges in zip(self.tables.values(), pairwise(self._first.tolist()), strict=True):
+            rows = self.rows[mine := slice(*edges)]
+            begin = int(shard.sections[_FIRST_ROWS][rows[0]]) if len(rows) else 0
             yield shard, mine, slice(begin, begin + int(self.steps[mine].sum(dtype=np.int64)))
 
     def digest(self) -> str:
@@ -338,34 +333,24 @@ class GatheredEpisodes:
     """n episodes of one dataset, sorted by slice and gathered shard by shard.
 
     Args:
-        shards: the tables of each slice's file.
-        slices, records, steps: as of the attributes.
-        numbers: numbers of the indexed features.
-        rows: [n] which of their shard's tables' records they are; default: ``records``.
+        index: index of the dataset.
+        episodes: [n] their numbers in it, ascending; any may come more than once.
 
     Attributes:
         slice_of, record_of: [n] int64, as in a provenance.
         steps: [n] int64 raw (unstrided) steps.
     """
 
-    def __init__(
-        self,
-        shards: Sequence[EpisodeTables] | Mapping[int, EpisodeTables],
-        slices: NDArray[np.int32],
-        records: NDArray[Any],
-        steps: NDArray[np.int32],
-        numbers: FeatureNumbers,
-        rows: NDArray[np.int64] | None = None,
-    ) -> None:
-        self.slice_of = slices.astype(np.int64)
-        self.record_of = records.astype(np.int64)
-        self._rows = self.record_of if rows is None else rows
-        self.steps = steps.astype(np.int64)
-        self._numbers = numbers
+    def __init__(self, index: DatasetIndex, episodes: NDArray[np.int64]) -> None:
+        self.slice_of = index.slice_of[episodes].astype(np.int64)
+        self.record_of = index.record_of[episodes].astype(np.int64)
+        self._rows = index.rows[episodes]
+        self.steps = index.steps[episodes].astype(np.int64)
+        self._numbers = index.numbers
         of = self.slice_of
         edges = [0, *((of[1:] != of[:-1]).nonzero()[0] + 1).tolist(), len(of)]
         self._parts = [
-            (slice(start, stop), shards[number])
+            (slice(start, stop), index.tables[number])
             for (start, stop), number in zip(pairwise(edges), of[edges[:-1]].tolist(), strict=True)
         ]
 

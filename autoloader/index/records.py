@@ -20,7 +20,7 @@ from autoloader.formats import tables
 from autoloader.formats.frames import Encoded
 from autoloader.formats.records import FeatureValue, MalformedRecordError, parse_example
 from autoloader.host.threads import free_in_forks
-from autoloader.index.dataset import DatasetIndex, FeatureNumbers, GatheredEpisodes
+from autoloader.index.dataset import DatasetIndex, FeatureNumbers
 from autoloader.index.planned import RunPlanner
 from autoloader.index.valid import valid_t
 from autoloader.samples import draws
@@ -108,28 +108,18 @@ class RecordIndex(DatasetIndex):
     ) -> None:
         self.dataset = dataset
         self._place = place
-        self._numbers = numbers
+        self.numbers = numbers
         steps, self.sections, texts = read_record(schema, payload)
         self.steps = np.array([steps], np.int32)
-        self.slice_of = np.zeros(1, np.int32)
-        self.record_of = np.zeros(1, np.int64)
-        self._shards, self._first = (self,), np.arange(2)
+        self.slice_of = np.array([place.shard], np.int32)
+        self.record_of = np.array([place.record], np.int64)
+        self.rows, self._first = np.zeros(1, np.int64), np.arange(2)
+        self.tables = {place.shard: self}
         self.sections[tables.Section.FIRST_ROWS, tables.NO_FEATURE] = np.zeros(1, np.int64)
         self._texts: list[bytes] = []
         for number, own in texts.items():
             self.sections[tables.Section.TEXT_IDS, number] += np.int32(len(self._texts))
             self._texts += own
-
-    def episodes_at(self, numbers: NDArray[np.int64]) -> GatheredEpisodes:
-        """See ``DatasetIndex.episodes_at``."""
-        return GatheredEpisodes(
-            {self._place.shard: self},
-            (numbers + self._place.shard).astype(np.int32),
-            numbers + self._place.record,
-            self.steps.repeat(len(numbers)),
-            self._numbers,
-            rows=numbers,
-        )
 
     def drawn(self) -> NDArray[np.int64]:
         """[n] the t that samples are of, in the order in which they come."""

@@ -51,10 +51,7 @@ class StillIndex(DatasetIndex):
 
     def episodes_at(self, numbers: NDArray[np.int64]) -> GatheredEpisodes:
         """See ``DatasetIndex.episodes_at``."""
-        directory = self.dataset.directory
-        assert isinstance(directory, ImageTextDirectory)
-        own = (self.slice_of[numbers], self.record_of[numbers], self.steps[numbers])
-        return _GatheredRecords(directory, self._shards, *own, self._numbers)
+        return _GatheredRecords(self, numbers)
 
 
 def _number(path: str) -> int:
@@ -67,9 +64,10 @@ class _GatheredRecords(GatheredEpisodes):
 
     _parts: list[tuple[slice, Any]]
 
-    def __init__(self, directory: ImageTextDirectory, *episodes: Any) -> None:
-        super().__init__(*episodes)
-        self._directory = directory
+    def __init__(self, index: DatasetIndex, episodes: NDArray[np.int64]) -> None:
+        super().__init__(index, episodes)
+        assert isinstance(index.dataset.directory, ImageTextDirectory)
+        self._directory = index.dataset.directory
 
     @cached_property
     def _told(self) -> list[Record]:
