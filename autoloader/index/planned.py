@@ -146,7 +146,30 @@ class RunPlanner:
         texts: Sequence[bytes] = [text for part in work.parts for text in _texts(work, part)]
         if self._layout.features:
             texts = _fill_features(self._layout, work, columns, texts)
-        return self._in_order(work, window.zeroed, raw, files, ranges, columns, texts)
+        # Back to the order of the positions.
+        row_of = np.empty(len(work.order), np.int64)
+        row_of[work.order] = np.arange(len(row_of))
+        if (row_of[1:] < row_of[:-1]).any():
+            columns = {name: column[row_of] for name, column in columns.items()}
+        columns["provenance"] = columns["ledger"][:, : len(PROVENANCE)]
+        columns["dataset_index"] = columns["ledger"][:, 0]
+        number, first = different_frames(work.ledger, raw, self._drawn[work.dataset])
+        frame_row = number[row_of]
+        linked = linked_rows(frame_row) if self._chained[work.dataset].any() else None
+        ranges = {camera: found.at(first) for camera, found in ranges.items()}
+        block = SampleBlock(
+            columns=columns,
+            texts=[texts[row] for row in row_of.tolist()],
+            frames={},
+            frame_row=frame_row,
+            frame_zeroed=window.zeroed[row_of],
+            datasets=columns["dataset_index"].tolist(),
+            linked=linked,
+        )
+        shards = {path for part in work.parts for path in part.episodes.shards()}
+        shown = (raw // work.stride[:, None])[row_of]
+        sample = work.order[first // raw.shape[1]]
+        return block, PlannedReads(files, shards, ranges, shown, work.steps[row_of], sample)
 
     def _sorted(self, planned: PlannedSamples, indexes: Sequence[DatasetIndex]) -> _SortedSamples:
         of = planned.dataset.astype(np.int64)
@@ -177,41 +200,6 @@ class RunPlanner:
         raw = _frame_windows(work).index * work.stride[:, None]
         files, ranges = _ranges(work, list(self._has), raw)
         return files, list(ranges.values())
-
-    def _in_order(
-        self,
-        work: _SortedSamples,
-        zeroed: NDArray[np.bool_],
-        raw: Ints,
-        files: list[str],
-        ranges: dict[str, FramePlaces],
-        columns: _Columns,
-        texts: Sequence[bytes],
-    ) -> tuple[SampleBlock, PlannedReads]:
-        """Back to the order of the positions."""
-        row_of = np.empty(len(work.order), np.int64)
-        row_of[work.order] = np.arange(len(row_of))
-        if (row_of[1:] < row_of[:-1]).any():
-            columns = {name: column[row_of] for name, column in columns.items()}
-        columns["provenance"] = columns["ledger"][:, : len(PROVENANCE)]
-        columns["dataset_index"] = columns["ledger"][:, 0]
-        number, first = different_frames(work.ledger, raw, self._drawn[work.dataset])
-        frame_row = number[row_of]
-        linked = linked_rows(frame_row) if self._chained[work.dataset].any() else None
-        ranges = {camera: found.at(first) for camera, found in ranges.items()}
-        block = SampleBlock(
-            columns=columns,
-            texts=[texts[row] for row in row_of.tolist()],
-            frames={},
-            frame_row=frame_row,
-            frame_zeroed=zeroed[row_of],
-            datasets=columns["dataset_index"].tolist(),
-            linked=linked,
-        )
-        shards = {path for part in work.parts for path in part.episodes.shards()}
-        shown = (raw // work.stride[:, None])[row_of]
-        sample = work.order[first // raw.shape[1]]
-        return block, PlannedReads(files, shards, ranges, shown, work.steps[row_of], sample)
 
 
 @frozen
