@@ -10,8 +10,8 @@ Not here: the tables of a whole file (``formats.tables``), finding a record's by
 from __future__ import annotations
 
 import threading
-from itertools import chain, pairwise
-from typing import Any, Literal
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,8 @@ from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
 from autoloader.samples.transforms.fields import joined, text_of_points
-from autoloader.samples.transforms.rlds import spans_of
-from autoloader.samples.transforms.transform import VALID_KEY, Transform
+from autoloader.samples.transforms.rlds import Spans, spans_of
+from autoloader.samples.transforms.transform import VALID_KEY
 from autoloader.samples.windows import valid_range
 from autoloader.sampling.plan import PlannedSamples
 
@@ -162,86 +162,55 @@ def read_record(
     Raises:
         MalformedRecordError: the record is not exactly what the schema says.
     """
+    held: dict[str, Any]
+    spans: Spans = {}
     if schema.transform is None:
         found = parse_example(payload, stop=stop, only=schema.keys, stretches=schema.stretches)
+        schema.check(found)
+        held = {one.key: _held(payload, found.get(one.key), one) for one in schema.features}
     else:
-        found, payload = _transformed(payload, stop, schema.transform, schema.keys)
-    steps = schema.steps(found)
+        result, spans = schema.transform.apply(payload, stop=stop, only=schema.keys)
+        held = {**result.values, VALID_KEY: result.valid.astype(np.int64)}
+    steps = schema.steps(held)
     values: tables.Values = {}
     texts: tables.Texts = {}
     for number, feature in enumerate(schema.features):
-        value = found.get(feature.key)
+        value = held[feature.key]
         if feature.role == "frames":
-            spans = _pairs(value)
-            lengths = spans[:, 1] - spans[:, 0]
+            places = value if schema.transform is None else spans_of(value, spans)
+            lengths = places[:, 1] - places[:, 0]
             if len(lengths) and int(lengths.max()) > MAX_FRAME_BYTES:
                 raise MalformedRecordError(f"{feature.path} has a frame of more than 2 GiB")
-            values[tables.Section.FRAME_OFFSETS, number] = spans[:, 0]
+            values[tables.Section.FRAME_OFFSETS, number] = places[:, 0]
             values[tables.Section.FRAME_LENGTHS, number] = lengths.astype(np.int32)
         elif feature.role in tables.NUMBERS:
             kind = tables.NUMBERS[feature.role]
-            numbers = _numbers(value).reshape(-1, feature.width)
-            values[kind, number] = numbers.astype(kind.dtype)
+            values[kind, number] = value.reshape(-1, feature.width).astype(kind.dtype)
         else:
-            ids, texts[number] = _texts(payload, value, feature)
+            ids, texts[number] = _texts(value, feature)
             values[tables.Section.TEXT_IDS, number] = ids
     return steps, values, texts
 
 
-def _transformed(
-    payload: Any, stop: int | None, transform: Transform, keys: frozenset[str]
-) -> tuple[dict[str, FeatureValue], bytes]:
-    """(the lists of a record as its transform leaves it, the bytes that its texts lie in).
-
-    Frames lie where they lay, in ``payload``.
-
-    Raises:
-        MalformedRecordError: the record is damaged, or the function fails on it.
-    """
-    result, spans = transform.apply(payload, stop=stop, only=keys)
-    pictures = {feature.key for feature in transform.features.values() if feature.kind == "image"}
-    found = {VALID_KEY: FeatureValue("int64", values=result.valid.astype(np.int64))}
-    texts = bytearray()
-    for key, value in result.values.items():
-        if key in pictures:
-            places = spans_of(value, spans).tolist()
-            found[key] = FeatureValue("bytes", ranges=[(first, end) for first, end in places])
-        elif isinstance(value, list):
-            ends = np.cumsum([len(texts), *map(len, value)]).tolist()
-            texts += b"".join(value)
-            found[key] = FeatureValue("bytes", ranges=list(pairwise(ends)))
-        else:
-            kind: Literal["float", "int64"] = "float" if value.dtype == np.float32 else "int64"
-            found[key] = FeatureValue(kind, values=value)
-    return found, bytes(texts)
-
-
-def _pairs(value: FeatureValue | None) -> NDArray[np.int64]:
-    """[T, 2] int64 start and stop of every string."""
+def _held(payload: Any, value: FeatureValue | None, feature: tables.StoredFeature) -> Any:
+    """A feature that the schema has checked: [T, 2] places of frames, numbers, or texts."""
+    if value is not None and value.values is not None:
+        return value.values
     ranges = value.ranges if value is not None else []
-    flat = np.fromiter(chain.from_iterable(ranges), np.int64, 2 * len(ranges))
-    return flat.reshape(-1, 2)
+    if feature.role == "frames":
+        flat = np.fromiter(chain.from_iterable(ranges), np.int64, 2 * len(ranges))
+        return flat.reshape(-1, 2)
+    return [bytes(payload[start:stop]) for start, stop in ranges]
 
 
-def _numbers(value: FeatureValue | None) -> NDArray[Any]:
-    """Numbers of a feature that the schema has checked."""
-    assert value is not None, "checked by the schema"
-    assert value.values is not None, "checked by the schema"
-    return value.values
-
-
-def _texts(
-    payload: Any, value: FeatureValue | None, feature: tables.StoredFeature
-) -> tuple[NDArray[np.int32], list[bytes]]:
+def _texts(value: Any, feature: tables.StoredFeature) -> tuple[NDArray[np.int32], list[bytes]]:
     """Id of every step's text, and the texts; of the episode's one text, one id."""
     if feature.role == "points":
-        rows = _numbers(value).astype(np.int64).reshape(-1, feature.width)
+        rows = value.astype(np.int64).reshape(-1, feature.width)
         ids, different = tables.numbered(row.tobytes() for row in rows)
         return ids, [text_of_points(np.frombuffer(row, np.int64)) for row in different]
     if feature.role == "number":
-        return tables.numbered(str(int(one)).encode() for one in _numbers(value).tolist())
-    ranges = value.ranges if value is not None else []
-    if not feature.per_step and not ranges:
+        return tables.numbered(str(int(one)).encode() for one in value.tolist())
+    if not feature.per_step and not value:
         return np.zeros(1, np.int32), [b""]
-    strings = [bytes(payload[start:stop]) for start, stop in ranges]
-    return tables.numbered(strings if feature.width == 1 else joined(strings, feature.width))
+    return tables.numbered(value if feature.width == 1 else joined(value, feature.width))

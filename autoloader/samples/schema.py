@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -96,13 +96,35 @@ class RecordSchema(Wanted):
             if one.role == "frames" and one.list_kind != "bytes"
         }
 
-    def steps(self, found: Mapping[str, FeatureValue]) -> int:
-        """Steps of a record, on which all its features agree.
+    def check(self, found: Mapping[str, FeatureValue]) -> None:
+        """Hold the lists of a record against those that the features are stored as.
 
         Raises:
-            MalformedRecordError: a feature is missing, of another kind, or of another length.
+            MalformedRecordError: a feature is missing, or of another kind.
         """
-        counts = ((one, _count(found.get(one.key), one)) for one in self.features)
+        for one in self.features:
+            value = found.get(one.key)
+            if value is not None and value.kind not in ("missing", one.list_kind):
+                raise MalformedRecordError(
+                    f"{one.path} is stored as {value.kind}, not as {one.list_kind}"
+                )
+            # An empty list and none at all are the same to those who write Examples, but for
+            # numbers there is no telling, and a feature that the record does not name is not there.
+            texts = one.role == "text" or not one.width
+            empty = one.list_kind == "bytes" and (value is not None or texts)
+            if (value is None or value.kind == "missing") and not empty:
+                raise MalformedRecordError(f"{one.path} is missing")
+
+    def steps(self, held: Mapping[str, Sized]) -> int:
+        """Steps of a record, on which all its features agree.
+
+        Args:
+            held: places of the frames, numbers or texts of each feature, by key.
+
+        Raises:
+            MalformedRecordError: a feature has another length.
+        """
+        counts = [(one, _count(len(held[one.key]), one)) for one in self.features]
         return agreed_steps((one.path, count) for one, count in counts if one.per_step)
 
 
@@ -139,23 +161,12 @@ def _stored(feature: Feature, role: Role) -> StoredFeature:
     return StoredFeature(role, feature.key, feature.path, kind, width, feature.per_step)
 
 
-def _count(value: FeatureValue | None, feature: StoredFeature) -> int:
-    """Number of steps that a value has; 1 of an episode's text. Checks the value's kind."""
-    if not feature.width and (value is None or value.kind in ("missing", "bytes")):
-        return 1
-    if value is None or value.kind == "missing":
-        # An empty list and none at all are the same to those who write Examples, but for numbers
-        # there is no telling, and a feature that the record does not name is not there.
-        if feature.list_kind == "bytes" and (value is not None or feature.role == "text"):
-            return 0
-        raise MalformedRecordError(f"{feature.path} is missing")
-    if value.kind != feature.list_kind:
-        raise MalformedRecordError(
-            f"{feature.path} is stored as {value.kind}, not as {feature.list_kind}"
-        )
-    count = len(value)
+def _count(count: int, feature: StoredFeature) -> int:
+    """Number of steps that so many values are of; 1 of an episode's texts, however many."""
     if feature.role == "frames":
         return count
+    if not feature.width:
+        return 1
     if count % feature.width:
         raise MalformedRecordError(
             f"{feature.path} has {count} values, which is not a multiple of the {feature.width} of "
