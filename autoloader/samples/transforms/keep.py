@@ -67,6 +67,12 @@ class TextRuns:
     texts: tuple[bytes, ...]
 
 
+_Texts = Mapping[str, TextRuns]
+_Says = Callable[[str], bool]
+_Key = Sequence[tuple[str, Feature | None]]
+"""``keep.ranges.key``: words, each with the feature whose text follows them, if one does."""
+
+
 @frozen
 class RuleLoss:
     """Loss by one rule, of what the rules before it have left.
@@ -104,14 +110,14 @@ class Keep:
         spec: KeepSpec,
         features: Mapping[str, Feature],
         language: Sequence[Feature],
-        speaks: Callable[[str], Callable[[str], bool]],
+        speaks: Callable[[str], _Says],
         *,
         where: str,
     ) -> None:
         self.identity = ""
         self._asked: list[Feature] = []
-        self._ranges: tuple[list[tuple[str, Feature | None]], Mapping[str, Pairs]] = [], {}
-        self._rules: list[tuple[str, Callable[[int, Mapping[str, TextRuns]], Ranges]]] = []
+        self._ranges: tuple[_Key, Mapping[str, Pairs]] = [], {}
+        self._rules: list[tuple[str, Callable[[int, _Texts], Ranges]]] = []
 
         def asked(path: str, rule: str, check: Callable[..., None]) -> Feature:
             feature = find_feature(features, path, field=f"{where}.{rule}")
@@ -148,7 +154,7 @@ class Keep:
         """Features whose texts the rules look at."""
         return tuple(dict.fromkeys(self._asked))
 
-    def sets_of(self, rows: int, texts: Mapping[str, TextRuns]) -> tuple[tuple[str, Ranges], ...]:
+    def sets_of(self, rows: int, texts: _Texts) -> tuple[tuple[str, Ranges], ...]:
         """(rule, steps that it and those before it leave of each episode), in order; not empty.
 
         Args:
@@ -188,32 +194,21 @@ class Keep:
         return kept
 
     @staticmethod
-    def _matching(
-        feature: Feature, matches: Callable[[str], bool], rows: int, texts: Mapping[str, TextRuns]
-    ) -> Ranges:
+    def _matching(feature: Feature, matches: _Says, rows: int, texts: _Texts) -> Ranges:
         found = texts[feature.key]
         fits = [matches(one.decode("utf-8", "replace")) for one in found.texts]
         kept = found.runs[np.asarray(fits, dtype=np.bool_)[found.runs[:, 3]]]
         return Ranges.of(rows, kept[:, 0], kept[:, 1], kept[:, 2])
 
     @staticmethod
-    def _anywhere(
-        spoken: Sequence[tuple[Feature, Callable[[str], bool]]],
-        rows: int,
-        texts: Mapping[str, TextRuns],
-    ) -> Ranges:
+    def _anywhere(spoken: Sequence[tuple[Feature, _Says]], rows: int, texts: _Texts) -> Ranges:
         some = np.zeros(rows, dtype=np.bool_)
         for feature, speaks in spoken:
             some |= Keep._matching(feature, speaks, rows, texts).counts() > 0
         return Ranges.spans(np.zeros(rows, np.int64), np.where(some, ALL_STEPS, 0))
 
     @staticmethod
-    def _listed(
-        parts: Sequence[tuple[str, Feature | None]],
-        listed: Mapping[str, Pairs],
-        rows: int,
-        texts: Mapping[str, TextRuns],
-    ) -> Ranges:
+    def _listed(parts: _Key, listed: Mapping[str, Pairs], rows: int, texts: _Texts) -> Ranges:
         keys = [""] * rows
         whole = np.ones(rows, dtype=np.bool_)
         for text, feature in parts:
