@@ -45,6 +45,7 @@ from autoloader.formats.image_text.records import (
     Found,
     Record,
     names_pictures,
+    natural,
     records_in,
     rows_at,
     rows_of_parquet,
@@ -73,7 +74,6 @@ _LOOKED_AT = 64
 _LATELY = 2**15
 """Pictures whose headers were looked at last: several records may ask about one."""
 _OF_SPLIT = re.compile(r"(.+?)-\d+-of-\d+(-[0-9a-f]+)?")
-_DIGITS = re.compile(r"(\d*)(\D*)")
 _counts = JsonCache("image_text", version=1)
 
 
@@ -406,7 +406,7 @@ def record_files(root: str) -> list[str]:
         return [root] if root.endswith(RECORDS) else []
     found = [str(one) for end in RECORDS for one in Path(root).glob(f"*{end}")]
     found = found or [str(one) for one in Path(root).rglob("*.parquet")]
-    return sorted(found, key=lambda one: [(int(a or 0), b) for a, b in _DIGITS.findall(one)])
+    return sorted(found, key=natural)
 
 
 def _split_of(path: str, root: str) -> str:

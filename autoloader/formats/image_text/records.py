@@ -262,7 +262,7 @@ def _in_tar(path: str) -> Iterator[Found]:
 
 
 def _sample(file: BinaryIO, name: str, members: Mapping[str, tuple[int, int]]) -> Found:
-    shown = [members[key] for key in sorted(members, key=_natural) if _ending(key) in PICTURES]
+    shown = [members[key] for key in sorted(members, key=natural) if _ending(key) in PICTURES]
     text = next((key for end in _SAID for key in members if _ending(key) == end), "")
     if any(size == _LINK for _, size in members.values()):
         lost = "a link, a sparse file, or two files of one name"
@@ -282,7 +282,8 @@ def _ending(suffix: str) -> str:
     return suffix.rpartition(".")[2]
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key by which a number counts as a whole, letters before digits."""
     return [(int(a or 0), b) for a, b in re.findall(r"(\d*)(\D*)", name)]
 
 

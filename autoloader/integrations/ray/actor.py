@@ -92,7 +92,7 @@ class Helper:
         self._builder = BatchBuilder(
             self._mixture, reader.source, self._knobs, self._memory, self._note_bad
         )
-        return identity_of(self._mixture, self._wanted["order"], reader.indexes)
+        return identity_of(self._mixture, self._wanted["order"], reader.opened.indexes)
 
     def fill(self, start: int, stop: int) -> tuple[dict[str, Any], np.ndarray]:
         """The batch of positions [start, stop): what is said of it, and its slot as one buffer.

@@ -59,7 +59,6 @@ from autoloader.formats.files import descriptors
 from autoloader.formats.frames import Encoded
 from autoloader.host.supervision import import_path
 from autoloader.host.threads import LoaderThread, all_ended
-from autoloader.index.dataset import DatasetIndex
 from autoloader.index.encoded import mean_encoded_bytes
 from autoloader.index.planned import PlannedReads
 from autoloader.index.shard import ShardIndex
@@ -99,7 +98,7 @@ class PlannedSource(SampleSource):
 
     def __init__(self, reader: IndexedReader, knobs: Knobs, listener: Listener) -> None:
         self._datasets = reader.mixture.datasets
-        self._indexes, self._plan = reader.indexes, reader.opened.plan
+        self._indexes, self._plan = reader.opened.indexes, reader.opened.plan
         self._planner = reader.opened.planner(reader.mixture)
         self._shares = reader.order.shares
         self._lease, self._feed, self._blocks = reader.lease, reader.feed(), reader.blocks
@@ -460,7 +459,6 @@ class IndexedReader(MixtureReader):
             processes; ``None``: as the environment says.
         by_blocks: whether blocks are held, with locality. Not where batches from here and there are
             built: frames for these are read one by one.
-        indexes: index of every dataset, once it is open.
         opened: the indexes and the plan over them, once they are open.
         blocks: blocks with the frames of an order with locality; ``None``: frames lie in files.
     """
@@ -481,7 +479,6 @@ class IndexedReader(MixtureReader):
         self._encoded_bytes = 0.0
         sizes = self.mixture.layout.cameras.values()
         self._frames_bytes = 3 * self.mixture.layout.frames * sum(h * w for h, w in sizes)
-        self.indexes: Sequence[DatasetIndex] = ()
         self._frames: FrameTable | None = None
         self.opened: OpenMixture
         self._cache: FrameCache
@@ -492,11 +489,11 @@ class IndexedReader(MixtureReader):
     def open(self, bad: TellBad) -> None:
         """See ``MixtureReader.open``: builds indexes that are missing."""
         opened = self.compiled.open(self.mixture, self.order)
-        self.opened, self.indexes = opened, opened.indexes
-        for dataset, index in zip(self.mixture.datasets, self.indexes, strict=True):
+        self.opened, indexes = opened, opened.indexes
+        for dataset, index in zip(self.mixture.datasets, indexes, strict=True):
             for slice_, record, reason in index.damaged:
                 bad(Place(dataset.index, 0, slice_, record), reason)
-        self._encoded_bytes = mean_encoded_bytes(self.mixture, self.indexes, self.order.shares)
+        self._encoded_bytes = mean_encoded_bytes(self.mixture, indexes, self.order.shares)
         self.blocks = opened.blocks if self.by_blocks else None
         if self.blocks is not None:
             self.blocks.node = self.node
@@ -585,7 +582,7 @@ class IndexedReader(MixtureReader):
             return None
         from autoloader.pipeline.read.shards import ShardFeed, ShardOrder  # few need it
 
-        slices = [index.slice_of for index in self.indexes]
+        slices = [index.slice_of for index in self.opened.indexes]
         return ShardFeed(ShardOrder(self.opened.plan, self.mixture.datasets, slices, self.node))
 
     def processes(self, knobs: Knobs) -> int:
@@ -621,7 +618,7 @@ class IndexedReader(MixtureReader):
                 0,
                 mixture=self.mixture.plain(),
                 order=order,
-                identity=identity_of(self.mixture, order, self.indexes),
+                identity=identity_of(self.mixture, order, self.opened.indexes),
                 address=self.helpers_at,
                 ram_floor_bytes=self.ram_floor_bytes,
                 import_path=import_path(),
