@@ -71,6 +71,16 @@ def test_each_value_is_found_however_pages_are_packed(
             assert bytes(picture_at(table, file, row).picture()) == value
 
 
+@pytest.mark.parametrize("packed", PACKED)
+def test_pages_of_one_picture_over_and_over_are_read(tmp_path: Path, packed: str):
+    rows, path = [{"bytes": np.random.default_rng(0).bytes(9000)}] * 2000, tmp_path / "x.parquet"
+    column = pa.array(rows, pa.struct([("bytes", pa.binary())]))
+    pq.write_table(pa.table({"a": column}), path, compression=packed, use_dictionary=False)
+    table = read_pictures(str(path), "a", len(rows))
+    last = picture_at(table, path.read_bytes(), len(rows) - 1).picture()
+    assert bytes(last) == rows[0]["bytes"]
+
+
 def test_a_damaged_stretch_is_told_and_gives_no_picture(tmp_path: Path):
     table, file = table_of(tmp_path, compression="zstd")
     picture = picture_at(table, b"\7" * len(file), 0)

@@ -47,8 +47,9 @@ _PLAIN_VALUES, _DICTIONARY_VALUES = 0, (2, 8)
 _HEADER_BYTES = (2**12, 2**16, 2**20)
 """Read for the header of a page, until it holds the whole header."""
 _MOST_UNPACKED_BYTES = 2**30
-_LARGEST_RATIO = 64
-"""A page that claims to unpack to more than this many times its bytes is damaged."""
+_LARGEST_RATIO = 4096
+"""A page that claims to unpack to more than this many times its bytes is damaged. pyarrow writes
+pages of 1,024 rows or more, which may show one picture."""
 _LARGEST_PICTURE_BYTES = 2**31 - 1
 
 
