@@ -112,14 +112,13 @@ class Way:
     """How an iteration goes.
 
     Attributes:
-        left: number of its batches; ``None``: an end of the epoch ends it, or nothing does.
-        crosses: whether it leads over ends of epochs.
+        left: number of its batches, over ends of epochs; ``math.inf``: it has no end. ``None``: the
+            end of the epoch ends it.
         holds: whether a batch stays in hand until the trainer says that the training step has it.
         change: makes of a batch what the loop wants; where it raises, the batch stays in hand.
     """
 
-    left: int | None = None
-    crosses: bool = False
+    left: float | None = None
     holds: bool = False
     change: Callable[[Batch], Any] = as_it_is
 
@@ -136,7 +135,7 @@ class Iteration(Iterator[Any]):
         self._awaited = awaited
         self._begin = begin
         self._way: Way | None = None
-        self._left: int | None = None
+        self._left: float | None = None
         self._after = -1
 
     def __next__(self) -> Any:
@@ -151,7 +150,7 @@ class Iteration(Iterator[Any]):
             given = None if one.ends else way.change(cast("Batch", batch))
             try:
                 if one.ends:
-                    self._left = left if way.crosses else 0
+                    self._left = 0 if left is None else left
                     del one.batch
                     continue
                 self._left = None if left is None else left - 1

@@ -40,7 +40,7 @@ def _iteration(loader: Any, change: Callable[[Batch], Any] = as_it_is) -> Iterat
 
     def begin() -> Way:
         epoch = loader.even_epoch
-        return Way(epoch and epoch.left, crosses=epoch is not None, change=change)
+        return Way(epoch and epoch.left, change=change)
 
     return Iteration(loader.awaited, begin)
 

@@ -27,7 +27,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -158,29 +158,26 @@ def measure(
             loader.close()
 
 
+@dataclass(eq=False)
 class _Consumer:
     """The consumer: asks for batches, steps, and keeps the record."""
 
-    def __init__(
-        self,
-        loader: AutoLoader,
-        now_s: Callable[[], float],
-        sleep: Callable[[float], None],
-        step_time_s: float,
-    ) -> None:
-        self._batches = _without_end(loader)
-        self._now_s = now_s
-        self._sleep = sleep
-        self._step_time_s = step_time_s
-        self.latencies_s: list[float] = []
-        self.samples = 0
-        self.per_dataset = np.zeros(len(loader.dataset_names), np.int64)
-        self.measured_s = 0.0
+    loader: AutoLoader
+    now_s: Callable[[], float]
+    sleep: Callable[[float], None]
+    step_time_s: float
+    latencies_s: list[float] = field(default_factory=list)
+    samples: int = 0
+    measured_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._batches = _without_end(self.loader)
+        self.per_dataset = np.zeros(len(self.loader.dataset_names), np.int64)
 
     def first(self) -> float:
         """Take the first batch; the second of the clock at which it was there."""
         next(self._batches)
-        arrived_s = self._now_s()
+        arrived_s = self.now_s()
         self._step()
         return arrived_s
 
@@ -200,21 +197,21 @@ class _Consumer:
             before_s = took_s
 
     def _window_s(self) -> float:
-        began_s = self._now_s()
+        began_s = self.now_s()
         self.warm_up(WINDOW_BATCHES)
-        return self._now_s() - began_s
+        return self.now_s() - began_s
 
     def measure(self, count: int, progress: Callable[[TrialProgress], None] | None) -> None:
         """Take ``count`` batches, and note latencies and samples."""
-        began_s = self._now_s()
+        began_s = self.now_s()
         for number in range(1, count + 1):
-            asked_s = self._now_s()
+            asked_s = self.now_s()
             batch = next(self._batches)
-            self.latencies_s.append(self._now_s() - asked_s)
+            self.latencies_s.append(self.now_s() - asked_s)
             self._count(batch)
             del batch  # its slot goes back to the ring before the next is asked for
             self._step()
-            self.measured_s = max(self._now_s() - began_s, 1e-9)
+            self.measured_s = max(self.now_s() - began_s, 1e-9)
             if progress is not None and (number % REPORT_BATCHES == 0 or number == count):
                 progress(TrialProgress(number, self.samples / self.measured_s))
 
@@ -225,8 +222,8 @@ class _Consumer:
             self.per_dataset += np.bincount(index, minlength=len(self.per_dataset))
 
     def _step(self) -> None:
-        if self._step_time_s > 0:
-            self._sleep(self._step_time_s)
+        if self.step_time_s > 0:
+            self.sleep(self.step_time_s)
 
 
 def _without_end(loader: AutoLoader) -> Iterator[Mapping[str, Any]]:

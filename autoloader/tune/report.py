@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import textwrap
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -221,32 +222,30 @@ class TuneReport:
         )
 
 
+@dataclass(eq=False)
 class LiveWatcher:
     """Shows a study on a console: one line per trial, and one that moves while a trial runs.
 
-    Args:
+    Attributes:
         console: console that is written to, of stderr.
         clock: time source of the elapsed time.
         budget_s: seconds of the budget, shown beside it.
-        began_s: second of the clock at which the budget began; ``None``: now.
+        began_s: second of the clock at which the budget began.
     """
 
-    def __init__(
-        self, console: Console, clock: Clock, budget_s: float, began_s: float | None = None
-    ) -> None:
-        self._console = console
-        self._clock = clock
-        self._budget_s = budget_s
-        self._began_s = clock.now_s() if began_s is None else began_s
-        self._status: Status | None = None
-        self._label = ""
-        self._rate = ""
+    console: Console
+    clock: Clock
+    budget_s: float
+    began_s: float
+    _status: Status | None = None
+    _label: str = ""
+    _rate: str = ""
 
     def started(self, what: str) -> None:
         """Show a line that moves while a trial runs."""
         self._label, self._rate = what, ""
-        if self._console.is_terminal:
-            self._status = self._console.status(what)
+        if self.console.is_terminal:
+            self._status = self.console.status(what)
             self._status.start()
 
     def progressed(
@@ -264,7 +263,7 @@ class LiveWatcher:
     def ended(self, result: TrialResult, best_samples_per_s: float) -> None:
         """Print the line of a trial that has ended."""
         self.close()
-        self._console.print(
+        self.console.print(
             f"{self._label}: {_outcome(result)}, best so far {best_samples_per_s:.0f}, "
             f"headroom {_size(result.min_headroom_bytes)}, {self._elapsed()}",
             highlight=False,
@@ -279,7 +278,7 @@ class LiveWatcher:
             self._status = None
 
     def _elapsed(self) -> str:
-        return f"{self._clock.now_s() - self._began_s:.0f} of {self._budget_s:.0f} s"
+        return f"{self.clock.now_s() - self.began_s:.0f} of {self.budget_s:.0f} s"
 
 
 def _outcome(result: TrialResult) -> str:

@@ -29,7 +29,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -153,10 +153,11 @@ def start_error(first: TrialResult) -> AutoloaderError:
     return PipelineError(what, remedy=remedy, stage="measure")
 
 
+@dataclass(eq=False)
 class TrialRunner:
     """Runs measuring children, one at a time, each under the floor.
 
-    Args:
+    Attributes:
         command: the child's command line, without knobs.
         floor_bytes: headroom that must remain.
         headroom: reads headroom in bytes; ``None`` when it cannot be read.
@@ -164,20 +165,11 @@ class TrialRunner:
         period_s: seconds between two readings.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        floor_bytes: int,
-        headroom: Callable[[], int | None],
-        clock: Clock | None = None,
-        period_s: float = PERIOD_S,
-    ) -> None:
-        self._command = list(command)
-        self._floor_bytes = floor_bytes
-        self._headroom = headroom
-        self._clock = clock or Clock()
-        self._period_s = period_s
+    command: Sequence[str]
+    floor_bytes: int
+    headroom: Callable[[], int | None]
+    clock: Clock = field(default_factory=Clock)
+    period_s: float = PERIOD_S
 
     def __call__(self, knobs: Knobs, *, timeout_s: float, watch: TrialWatch) -> TrialResult:
         """Measure ``knobs`` in a child.
@@ -187,20 +179,20 @@ class TrialRunner:
             timeout_s: a child that takes longer has failed.
             watch: told of progress and headroom; may stop the trial.
         """
-        room = _Room(self._headroom, self._floor_bytes)
-        if room.least_bytes is not None and room.least_bytes < self._floor_bytes:
+        room = _Room(self.headroom, self.floor_bytes)
+        if room.least_bytes is not None and room.least_bytes < self.floor_bytes:
             return TrialResult(
                 Outcome.INFEASIBLE,
                 min_headroom_bytes=room.least_bytes,
                 reason=f"headroom was {format_bytes(room.least_bytes)} before the trial began",
             )
-        began_s = self._clock.now_s()
+        began_s = self.clock.now_s()
         ours, theirs = Pipe()
         with ours, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with theirs:
                 child = subprocess.Popen(
                     [
-                        *(*self._command, *knob_arguments(knobs)),
+                        *(*self.command, *knob_arguments(knobs)),
                         *("--progress-fd", str(theirs.fileno())),
                     ],
                     stdin=subprocess.DEVNULL,
@@ -224,7 +216,7 @@ class TrialRunner:
         seen = (room.least_bytes, told.get("min_headroom_bytes"))
         return TrialResult(
             outcome=outcome,
-            duration_s=self._clock.now_s() - began_s,
+            duration_s=self.clock.now_s() - began_s,
             samples_per_s=told.get("samples_per_s"),
             peak_rss_bytes=told.get("peak_rss_bytes"),
             min_headroom_bytes=min((one for one in seen if one is not None), default=None),
@@ -242,14 +234,14 @@ class TrialRunner:
         deadline_s: float,
     ) -> tuple[Outcome, str] | None:
         """Watch the child until it ends (``None``) or has to be ended (outcome and reason)."""
-        began_s = next_reading_s = self._clock.now_s()
+        began_s = next_reading_s = self.clock.now_s()
         while True:
             progress = self._heard(child, link)
             if progress is not None and not watch(progress, room.last_bytes):
                 return Outcome.PRUNED, f"stopped at batch {progress.batches}: too slow"
-            now_s = self._clock.now_s()
+            now_s = self.clock.now_s()
             if now_s >= next_reading_s:
-                next_reading_s = now_s + self._period_s
+                next_reading_s = now_s + self.period_s
                 if breach := room.read():
                     return Outcome.INFEASIBLE, breach
                 if not watch(None, room.last_bytes):
@@ -262,12 +254,12 @@ class TrialRunner:
     def _heard(self, child: subprocess.Popen[bytes], link: Connection) -> TrialProgress | None:
         """Progress that the child tells within a period; ``None`` for silence."""
         try:
-            if not link.poll(self._period_s):
+            if not link.poll(self.period_s):
                 return None
             return TrialProgress(**json.loads(link.recv_bytes()))
         except (EOFError, OSError):  # closed: the child is about to end; wait without spinning
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(timeout=self._period_s)
+                child.wait(timeout=self.period_s)
             return None
 
 

@@ -102,7 +102,7 @@ def run(spec_path: Path, measurer: Any = measure, **options: Any) -> TuneReport:
     wanted = {"host_profile": "local_dev", "floor_bytes": 5 * GIB, "trials": 8, **options}
     return tune(
         TuneOptions(spec_path, **wanted),
-        LiveWatcher(Console(file=text), clock, 360),
+        LiveWatcher(Console(file=text), clock, 360, clock.now_s()),
         measure=measurer,
         headroom=FakeHeadroom(9 * GIB),
         clock=clock,
@@ -262,7 +262,7 @@ def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Pa
 
 def test_each_trial_leaves_a_line_with_its_rate_the_best_and_headroom():
     text, clock = io.StringIO(), ManualClock()
-    watcher = LiveWatcher(Console(file=text), clock, 360)
+    watcher = LiveWatcher(Console(file=text), clock, 360, clock.now_s())
     watcher.started("trial 2/12 (guess)")
     clock.advance(20)
     watcher.progressed(TrialProgress(10, 5.0), 7 * GIB, 90.0)

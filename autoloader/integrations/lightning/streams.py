@@ -19,6 +19,7 @@ Not here: the move to the device and Lightning (``datamodule``), the sequence it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -126,13 +127,12 @@ class TrainStream(_Stream):
         if consumer.repeats and not self.resumed:
             self.rewind()
         resumed, self.resumed = self.resumed, False
-        try:
-            left = None if consumer.counts or resumed else len(self)
-            endless = consumer.counts
-        except TypeError:
-            left, endless = None, True
         # One that counts, or is given a whole epoch's number, is led over the loader's own ends.
-        return Way(left, endless or left is not None, consumer.moves, change)
+        try:
+            left = math.inf if consumer.counts else None if resumed else len(self)
+        except TypeError:
+            left = math.inf
+        return Way(left, consumer.moves, change)
 
     def awaited(self, after: int) -> InHand:
         """Wait for the next batch; the first one behind a validation is told."""
