@@ -563,13 +563,9 @@ class AutoLoader:
     def _statistics(self) -> Statistics:
         delivery = self._delivery
         _under(self._pipeline.child.lock, delivery.count)
-        return delivery.statistics(
-            self._pipeline,
-            headroom_bytes=self._headroom.read().headroom_bytes,
-            shares=self._order.shares_at(delivery.progress.position),
-            controlled=self._controller,
-            closed=self._closed,
-        )
+        headroom_bytes = self._headroom.read().headroom_bytes
+        shares = self._order.shares_at(delivery.progress.position)
+        return delivery.statistics(self._pipeline, headroom_bytes, shares)
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader is, to the sample; JSON-serialisable and small.

@@ -384,24 +384,23 @@ class ThreadChild(Child):
 class ChildPipeline:
     """The trainer's side of one pipeline in the child, which runs one mixture.
 
-    Args:
+    Attributes:
         setup: all that the pipeline is opened with; its knobs and order are those in force.
         child: child process that runs the pipeline.
-
-    Attributes:
+        closed: whether it has left the child.
         begun: whether the child runs it.
         starts: number of times that it was begun, or begun elsewhere.
     """
 
     def __init__(self, setup: PipelineSetup, child: Child) -> None:
-        self._setup = setup
+        self.setup = setup
         self.child = child
         self._generation = 0
         self._failure: AutoloaderError | None = None
         self._parked = False
         self.begun, self.starts = False, 0
         self._prepares = False
-        self._closed = False
+        self.closed = False
         self._was_full = False
         self._last = self._idle()
         self._quarantined: tuple[BadRecord, ...] = ()
@@ -419,7 +418,7 @@ class ChildPipeline:
 
     def go_to(self, order: MixtureOrder) -> None:
         """Read in ``order``, where ``setup.position()`` says: from now on, if it has begun."""
-        self._setup = replace(self._setup, order=order)
+        self.setup = replace(self.setup, order=order)
         if self.begun:
             self.begun = False
             self.start()
@@ -433,8 +432,8 @@ class ChildPipeline:
             return 0  # admission reads headroom when it begins
         # The frame cache can be done without: it makes room for others.
         working = Knobs.build({"cache_bytes": 0}, base=self.knobs)
-        price = price_start(working, self._setup.mixture.sizes)
-        ring = max(0, price.parts["ring"] - self._setup.memory.allocated_bytes())
+        price = price_start(working, self.setup.mixture.sizes)
+        ring = max(0, price.parts["ring"] - self.setup.memory.allocated_bytes())
         self._was_full = self._was_full or ring == 0
         if self._was_full:
             return ring
@@ -445,27 +444,27 @@ class ChildPipeline:
 
         0 without a controller, which would let the ring grow again.
         """
-        if not self._setup.control.moves or not self.begun:
+        if not self.setup.control.moves or not self.begun:
             return 0
-        memory = self._setup.memory
+        memory = self.setup.memory
         ring = max(self.knobs.ring_slots * memory.slot_bytes, memory.allocated_bytes())
         return max(0, ring - self._minimum_bytes())
 
     def shrink_to_minimum(self) -> None:
         """Begin again with the minimum knobs, behind the last batch handed out."""
         with self.child.lock:
-            self._set_knobs(self._setup.control.limits.least(self.knobs))
-            self._make_pageable(self._setup.lent())
+            self._set_knobs(self.setup.control.limits.least(self.knobs))
+            self._make_pageable(self.setup.lent())
             self.begin()
 
     def has_shrunk(self) -> bool:
         """True once the kernel has the pages back."""
-        return self._setup.memory.allocated_bytes() <= self._minimum_bytes()
+        return self.setup.memory.allocated_bytes() <= self._minimum_bytes()
 
     def _minimum_bytes(self) -> int:
         """Its smallest ring, and the batches that the consumer holds."""
-        slots = self._setup.control.limits.least(self.knobs).ring_slots
-        return (slots + len(self._setup.lent())) * self._setup.memory.slot_bytes
+        slots = self.setup.control.limits.least(self.knobs).ring_slots
+        return (slots + len(self.setup.lent())) * self.setup.memory.slot_bytes
 
     def begin(self) -> None:
         """Send ``Start`` (again), from what has been delivered."""
@@ -473,7 +472,7 @@ class ChildPipeline:
             return
         self._generation += 1
         self._ready.clear()
-        setup = self._setup
+        setup = self.setup
         self.child.send(
             messages.Start(
                 self.number,
@@ -498,8 +497,8 @@ class ChildPipeline:
         """The child is gone; forget batches under way, give free ring pages back."""
         self._ready.clear()
         if out_of_memory:
-            self._set_knobs(self._setup.control.limits.smaller(self.knobs))
-        self._setup.memory.punch_all_but(self._setup.lent())
+            self._set_knobs(self.setup.control.limits.smaller(self.knobs))
+        self.setup.memory.punch_all_but(self.setup.lent())
 
     def next(self, timeout_s: float) -> BatchMessage | None:
         """The next batch, in order, or ``None`` where none came in time.
@@ -562,7 +561,7 @@ class ChildPipeline:
         with self.child.lock:
             if self.begun:
                 self.begun = self._prepares = False
-                lent = self._setup.lent()
+                lent = self.setup.lent()
                 self._make_pageable(lent)
                 self.child.send(messages.Stop(self.number, sorted(lent)))
 
@@ -570,7 +569,7 @@ class ChildPipeline:
         """Unregister all other slots from a device, so that the child may give their pages back."""
         for slot in range(MAX_SLOTS):
             if slot not in lent:
-                self._setup.memory.make_pageable(slot)
+                self.setup.memory.make_pageable(slot)
 
     def release(self, slot: int) -> None:
         """Tell the child that the consumer has given a slot back."""
@@ -579,10 +578,10 @@ class ChildPipeline:
     @property
     def knobs(self) -> Knobs:
         """Values of all knobs in force."""
-        return self._setup.knobs
+        return self.setup.knobs
 
     def _set_knobs(self, knobs: Knobs) -> None:
-        self._setup = replace(self._setup, knobs=knobs)
+        self.setup = replace(self.setup, knobs=knobs)
 
     def retune(self, knobs: Knobs) -> None:
         """Have the child move the pipeline to other knobs."""
@@ -602,7 +601,7 @@ class ChildPipeline:
         Raises:
             WorkerError: the child does not answer.
         """
-        if self._closed:
+        if self.closed:
             return self._last
         if not self.begun:
             return self._idle()
@@ -632,9 +631,9 @@ class ChildPipeline:
 
     def close(self) -> None:
         """Leave the child, which ends the pipeline; may be called twice."""
-        if not self._closed:
-            self._closed = True
-            self.child.leave(self.number, self._setup.lent())
+        if not self.closed:
+            self.closed = True
+            self.child.leave(self.number, self.setup.lent())
 
 
 def preempt(loaders: Sequence[ChildPipeline], missing_bytes: int) -> None:

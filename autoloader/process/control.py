@@ -25,7 +25,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from autoloader.cache.disk import FramesOnDisk
@@ -477,40 +477,37 @@ class DeclaredMixture(CompiledMixture):
             self.mixture = mixture_part(self.mixture, Ranks(*start.ranks))
 
 
+@dataclass(eq=False)
 class TrainerService:
     """Runs the pipelines of one trainer, as its messages say.
 
     In the loader's child there is one service for each trainer. With ``isolation="thread"`` a
     thread of the trainer's process runs it.
 
-    Args:
+    Attributes:
         connection: socket to the trainer.
         control: control of this process.
         pid: process id of the trainer; 0 where it cannot be seen from here.
         end: ends this process for a reason, and whether it gives way to one that begins where this
             one cannot; ``None``: the process is the trainer's.
+        served: pipeline number → pipeline that runs.
     """
 
-    def __init__(
-        self,
-        connection: socket.socket,
-        control: Control,
-        pid: int = 0,
-        *,
-        end: Callable[[str, bool], object] | None = None,
-    ) -> None:
-        self.wire = Wire(connection)
-        self.control = control
-        self.end = end
-        self.served: dict[int, ControlledPipeline] = {}
-        """Pipeline number → pipeline that runs."""
-        self._declared: dict[int, DeclaredMixture] = {}
-        self._late: dict[int, ControlledPipeline] = {}
-        """Pipeline number → closed pipeline into whose ring threads still write."""
-        self.pidfd = -1
-        if pid:
+    connection: socket.socket
+    control: Control
+    pid: int = 0
+    end: Callable[[str, bool], object] | None = None
+    served: dict[int, ControlledPipeline] = field(default_factory=dict)
+    _declared: dict[int, DeclaredMixture] = field(default_factory=dict)
+    _late: dict[int, ControlledPipeline] = field(default_factory=dict)
+    """Pipeline number → closed pipeline into whose ring threads still write."""
+    pidfd: int = -1
+
+    def __post_init__(self) -> None:
+        self.wire = Wire(self.connection)
+        if self.pid:
             with contextlib.suppress(OSError):
-                self.pidfd = os.pidfd_open(pid)
+                self.pidfd = os.pidfd_open(self.pid)
 
     def serve(self) -> None:
         """Read messages until the trainer is done or gone."""

@@ -451,13 +451,7 @@ class Delivery:
             self._transfer.close()
 
     def statistics(
-        self,
-        pipeline: ChildPipeline,
-        *,
-        headroom_bytes: int | None,
-        shares: Sequence[float],
-        controlled: bool,
-        closed: bool,
+        self, pipeline: ChildPipeline, headroom_bytes: int | None, shares: Sequence[float]
     ) -> Statistics:
         """Statistics of the loader whose batches these are: the child's, and the counts of here."""
         told, meter, progress = pipeline.activity(), self.meter, self.progress
@@ -471,6 +465,7 @@ class Delivery:
             )
             for index, name in enumerate(self._mixture.names)
         }
+        closed, controlled = pipeline.closed, pipeline.setup.control.moves
         helped = pipeline.knobs.helper_slots or (told.helpers and told.helpers.batches)
         return dataclasses.replace(
             told,

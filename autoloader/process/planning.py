@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from autoloader.controller.admission import admit_start, price_start
+from autoloader.controller.admission import StartPrice, admit_start, price_start
 from autoloader.controller.limits import MARGIN_BYTES
 from autoloader.controller.profile import MixtureKind, host_facts
 from autoloader.controller.profiles import ResolvedProfile, load_profile
@@ -398,16 +398,15 @@ def plan_loader(
     reader, why = choose_reader(mixture, asked)
     if reader == "stream":
         require("tensorflow", f"the stream reader ({why})")
-    left = _admitted(
-        mixture,
-        probe,
-        floor,
-        ram_floor,
-        reader=reader,
+    held = mixture.sizes
+    price = price_start(
+        minimum_knobs(spec.mixing.block_length, reader),
+        replace(held, block_bytes=0, request_bytes=0) if joining else held,  # the node's
         ranks=1 if joining else ranks_here,
-        joining=joining,
-        open_loaders=open_loaders,
+        joining=joining or any(reader in ("indexed", one.knobs.reader) for one in open_loaders),
     )
+    asked_floor = "" if ram_floor is None else f"ram_floor={ram_floor!r}: "
+    left = _admitted(price, probe, floor, asked_floor, open_loaders)
     limits = KnobLimits(
         cpus=cpus,
         shards=mixture.shards,
@@ -478,25 +477,10 @@ def minimum_knobs(block_length: int, reader: str = "auto") -> Knobs:
 
 
 def _admitted(
-    mixture: ResolvedMixture,
-    probe: HeadroomProbe,
-    floor: int,
-    asked: str | int | None,
-    *,
-    reader: str,
-    ranks: int,
-    joining: bool,
+    price: StartPrice, probe: HeadroomProbe, floor: int, asked: str,
     open_loaders: Sequence[ChildPipeline],
-) -> int:
+) -> int:  # fmt: skip
     """Bytes left above the floor after a start at minimum knobs; may preempt open loaders."""
-    least = minimum_knobs(mixture.spec.mixing.block_length, reader)
-    sizes = mixture.sizes
-    price = price_start(
-        least,
-        replace(sizes, block_bytes=0, request_bytes=0) if joining else sizes,  # the node's
-        ranks=ranks,
-        joining=joining or any(reader in ("indexed", one.knobs.reader) for one in open_loaders),
-    )
 
     def available() -> int:
         return probe.read().headroom_bytes - sum(one.reserved_bytes() for one in open_loaders)
@@ -506,8 +490,7 @@ def _admitted(
     try:
         return admit_start(price, headroom_bytes=available(), ram_floor_bytes=floor)
     except BudgetInfeasibleError as error:
-        given = "" if asked is None else f"ram_floor={asked!r}: "
-        raise BudgetInfeasibleError(given + error.what, remedy=error.remedy) from None
+        raise BudgetInfeasibleError(asked + error.what, remedy=error.remedy) from None
 
 
 def _profile_knobs(found: ResolvedProfile, mixture: ResolvedMixture, notes: list[str]) -> Knobs:

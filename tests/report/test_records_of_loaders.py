@@ -119,7 +119,7 @@ def test_a_record_goes_where_it_is_wanted_or_to_the_ring_in_the_cache(
     monkeypatch.chdir(tmp_path)
     spec = spec_of(dataset(folder), reader="indexed")
     with opened(spec) as loader:
-        asked = loader._pipeline._setup.control
+        asked = loader._pipeline.setup.control
     expected = str(tmp_path / record / asked.run) if record else ""
     assert (asked.record, asked.record_in_ring) == (expected, in_ring)
     assert not (tmp_path / "off").exists()
