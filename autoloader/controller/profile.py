@@ -264,15 +264,14 @@ class Provenance(Block):
     """Source of the knobs of a profile.
 
     Attributes:
-        source: measured by a study, found by the controller of a run, taken from the field record,
-            or derived by reasoning
+        source: measured by a study, taken from the field record, or derived by reasoning
         detail: which study, which rows, or which reasoning
         measured_on: date of the measurement, and host if it helps
         command: the command that measured it
         study: the study that measured it
     """
 
-    source: Literal["measured", "controller", "field-record", "reasoned"]
+    source: Literal["measured", "field-record", "reasoned"]
     detail: str = Field(min_length=1)
     measured_on: Annotated[str, BeforeValidator(_as_text)] | None = None
     command: str | None = None
@@ -283,7 +282,6 @@ class Provenance(Block):
         """Meaning for a user of the knobs, in one clause."""
         return {
             "measured": f"measured here{f' on {self.measured_on}' if self.measured_on else ''}",
-            "controller": "found by the controller of a run, and accepted by a person",
             "field-record": "defaults: not measured with this loader",
             "reasoned": "reasoned: nothing was measured with them",
         }[self.source]

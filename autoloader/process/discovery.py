@@ -171,14 +171,9 @@ def _publication(neighbours: Neighbours) -> str:
 
 def _published(neighbours: Neighbours) -> str:
     """The other name that the neighbours agreed on; "" where there is none."""
-    folder = files.runtime_folder()
+    place = files.runtime_folder() / _publication(neighbours)
     with contextlib.suppress(OSError):
-        files.check_own_folder(folder)
-        descriptor = files.open_own(folder / _publication(neighbours), os.O_RDONLY)
-        try:
-            text = os.pread(descriptor, _NAME_BYTES, 0).decode("ascii", "replace")
-        finally:
-            os.close(descriptor)
+        text = files.read_own(place, _NAME_BYTES).decode("ascii", "replace")
         return f"\0{text}" if text.startswith("autoloader-") else ""
     return ""
 

@@ -565,13 +565,11 @@ def admit_disk_floor(disk_floor: str | int | None, mixture: ResolvedMixture) -> 
         UsageError: ``disk_floor``, or the environment's, is no floor, or is more than the disk of
             the cache has.
     """
-    if disk_floor is None:
-        floor_bytes = disk_floor_of_environment()
-    else:
-        floor_bytes = parse_floor(disk_floor, name="disk_floor")
+    own = None if disk_floor is None else parse_floor(disk_floor, name="disk_floor")
+    floor_bytes = disk_floor_of_environment() if own is None else own
     if floor_bytes == 0:
         logger.warning("disk_floor is 0: the cache of shards may fill its disk")
-    if disk_floor is None:
+    if own is None:
         return None
     if not any(one.remote and one.indexable for one in mixture.datasets):
         return floor_bytes

@@ -38,7 +38,7 @@ import psutil
 from autoloader.errors import SpecError, UsageError
 from autoloader.host.frozen import frozen
 from autoloader.host.headroom import HeadroomProbe, headroom_or_none
-from autoloader.host.processes import ProcessorProbe, tree_own_bytes
+from autoloader.host.processes import ProcessorProbe, descendants, tree_own_bytes
 from autoloader.host.supervision import ThreadVitals, read_vitals
 from autoloader.spec.knobs import STAGES
 from autoloader.tune.trial import TrialProgress
@@ -392,7 +392,6 @@ class Recorder:
     ) -> None:
         self._headroom = headroom
         self._period_s = period_s
-        self._own = psutil.Process()
         self._baseline_bytes = self._peak_bytes = 0
         self.min_headroom_bytes: int | None = None
         self._tracing = False
@@ -421,7 +420,7 @@ class Recorder:
 
     def sample(self) -> None:
         """Take one sample of memory and headroom now, from any thread."""
-        held = tree_own_bytes(self._own.pid, shared_memory=True)
+        held = tree_own_bytes(os.getpid(), shared_memory=True)
         free = None if self._headroom is None else headroom_or_none(self._headroom)
         with self._lock:
             self._peak_bytes = max(self._peak_bytes, held)
@@ -455,16 +454,11 @@ class Recorder:
         if used is not None and used.others is not None:
             self._others.append(used.others)
 
-    def _pids(self) -> list[int]:
-        with contextlib.suppress(psutil.Error):
-            return [self._own.pid, *(one.pid for one in self._own.children(recursive=True))]
-        return [self._own.pid]
-
     def _read(self) -> _Reading:
         found = _Reading({}, {})
-        for pid in self._pids():
+        for pid in _pids():
             for tid, one in read_vitals(pid).threads.items():
-                found.threads[tid] = pid == self._own.pid, one
+                found.threads[tid] = pid == os.getpid(), one
             with contextlib.suppress(psutil.Error, OSError):
                 counted = psutil.Process(pid).io_counters()
                 found.io[pid] = counted.read_chars, counted.read_bytes
@@ -479,7 +473,7 @@ class Recorder:
 
     def _look(self) -> None:
         if self._looks % _REFRESH == 0:
-            self._tasks = [task for pid in self._pids() for task in _tasks(pid)]
+            self._tasks = [task for pid in _pids() for task in _tasks(pid)]
             self._note_others()
         self._looks += 1
         self._asleep += any(map(_sleeps_for_disk, self._tasks))
@@ -518,6 +512,10 @@ def _costs(before: _Reading, now: _Reading, samples: int, duration_s: float) -> 
 
 
 _NOTHING = ThreadVitals("", 0.0)
+
+
+def _pids() -> list[int]:
+    return [os.getpid(), *descendants(os.getpid())]
 
 
 def _tasks(pid: int) -> Iterable[Path]:
