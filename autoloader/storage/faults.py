@@ -18,7 +18,7 @@ import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from autoloader.host.clock import Clock
 from autoloader.host.units import GIB, MIB, format_bytes, parse_bytes, parse_seconds
@@ -63,31 +63,26 @@ class LimitError(OSError):
         self.variable = variable
 
 
+Passing = Literal["", "busy", "lost", "wrong"]
+
+
 class PassingError(OSError):
     """A request failed, and may succeed in a moment.
 
     Args:
         why: reason of the error, for people.
         path: address of the file, as the user wrote it.
+        kind: "busy": the server asks for fewer requests. "lost": there was no connection; all that
+            wait ask again when one is there. "wrong": the server answered otherwise than it should;
+            it is asked few times more.
         after_s: seconds of the pause that the server asks for; ``None``: it does not say.
-        busy: whether the server asks for fewer requests.
-        lost: whether there was no connection; all that wait ask again when one is there.
-        wrong: whether the server answered otherwise than it should; it is asked few times more.
     """
 
     def __init__(
-        self,
-        why: str,
-        path: str,
-        *,
-        after_s: float | None = None,
-        busy: bool = False,
-        lost: bool = False,
-        wrong: bool = False,
+        self, why: str, path: str, kind: Passing = "", *, after_s: float | None = None
     ) -> None:
         super().__init__(errno.EAGAIN, why, path)
-        self.after_s = after_s
-        self.busy, self.lost, self.wrong = busy, lost, wrong
+        self.kind, self.after_s = kind, after_s
 
 
 def missing(path: str) -> FileNotFoundError:
@@ -108,7 +103,7 @@ def changed(path: str) -> ChangedError:
 
 def cut_off(path: str) -> PassingError:
     """An error: fewer bytes came than were announced."""
-    return PassingError("the answer was cut off", path, wrong=True)
+    return PassingError("the answer was cut off", path, "wrong")
 
 
 def nonsense(error: Exception, path: str) -> OSError:
@@ -131,10 +126,8 @@ def of_status(status: int, path: str, after: str | None = None) -> OSError:
     if status == 412:
         return changed(path)
     if status in (408, 425, 429) or status >= 500:
-        busy = status in (429, 503)
-        return PassingError(
-            f"the server answers {status}", path, after_s=_seconds(after), busy=busy
-        )
+        kind: Passing = "busy" if status in (429, 503) else ""
+        return PassingError(f"the server answers {status}", path, kind, after_s=_seconds(after))
     return OSError(errno.EIO, f"the server answers {status}", path)
 
 

@@ -134,7 +134,7 @@ class _Server:
     def failed(self, failure: faults.PassingError, path: str, pause: float) -> None:
         """Note a failure that is waited for, and warn of it now and then."""
         now_s = time.monotonic()
-        if failure.busy:
+        if failure.kind == "busy":
             self.not_before_s = max(self.not_before_s, now_s + pause)
         if now_s - self.said_s >= _SAY_EVERY_S:
             self.said_s = now_s
@@ -322,8 +322,8 @@ class Store:
         """
         server, begun_s = self._servers[_host(path)], self._clock.now_s()
         failure: faults.PassingError | None = None
-        tries, wrong, pause = 0, 0, 0.0
-        while server.waited(pause, _asker.wanted, lost=failure is not None and failure.lost):
+        tries, wrong, pause, kind = 0, 0, 0.0, ""
+        while server.waited(pause, _asker.wanted, lost=kind == "lost"):
             try:
                 answer = question()
             except faults.PassingError as error:
@@ -332,7 +332,7 @@ class Store:
                 server.answered_s = time.monotonic()
                 return answer
             tries += 1
-            wrong = wrong + 1 if failure.wrong else 0
+            kind, wrong = failure.kind, wrong + 1 if failure.kind == "wrong" else 0
             late = self._clock.now_s() - begun_s > PATIENCE_S
             if (late and tries >= TRIES) or wrong > TRIES:
                 break

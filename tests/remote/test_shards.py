@@ -105,14 +105,14 @@ def test_a_pause_that_the_server_asks_for_is_kept_by_all_of_this_process():
     for status in (429, 503):
         error = of_status(status, "x", "7")
         assert isinstance(error, PassingError)
-        assert (error.busy, error.after_s) == (True, 7.0)
+        assert (error.kind, error.after_s) == ("busy", 7.0)
     own = store.Store()
     asked: list[str] = []
 
     def busy_once() -> str:
         asked.append("once")
         if len(asked) == 1:
-            raise PassingError("busy", "gs://b/x", after_s=0.05, busy=True)
+            raise PassingError("busy", "gs://b/x", "busy", after_s=0.05)
         return "told"
 
     assert own._ask("gs://b/x", busy_once) == "told"

@@ -290,16 +290,16 @@ def _meant(error: Exception, path: str) -> Exception:
     if isinstance(error, OSError) and error.filename == path:
         return error
     if isinstance(error, socket.gaierror):
-        return faults.PassingError("the server's name cannot be resolved", path, lost=True)
+        return faults.PassingError("the server's name cannot be resolved", path, "lost")
     if isinstance(error, http.client.IncompleteRead | ssl.SSLEOFError):
         return faults.cut_off(path)
     if isinstance(error, ssl.SSLError):
         return faults.PassingError("the server's TLS certificate is not trusted", path)
     if isinstance(error, TimeoutError):
-        return faults.PassingError("no answer in time", path, lost=True)
+        return faults.PassingError("no answer in time", path, "lost")
     if isinstance(error, OSError | http.client.HTTPException):
         why = f"the connection failed ({type(error).__name__})"
-        return faults.PassingError(why, path, lost=True)
+        return faults.PassingError(why, path, "lost")
     return error
 
 
