@@ -447,8 +447,13 @@ def _read_window(
             task[name] = frames[:, size]
             there[name] = mask[:, size]
     if batch["state"].shape[-1]:
-        observation["proprio"] = _proprio(batch["state"], asked, layout)
-        present["proprio"] = always
+        if (states := batch["state"].shape[1]) != size:
+            raise UsageError(
+                f"a sample has {many(size, 'frame')}, but {many(states, 'state')}; the {layout} "
+                "layout needs a state (proprio) for each frame",
+                remedy=f"write state_offsets: {asked} in the spec's sample",
+            )
+        observation["proprio"], present["proprio"] = batch["state"], always
     observation["timestep"] = (t[:, None] + held).clip(0)
     present["timestep"] = always
     goal_at = None
@@ -480,17 +485,6 @@ def _asked(size: int, goal: bool, frame_offsets: Sequence[int] | None, layout: s
             remedy="pass sample.frame_offsets of the spec, and goal=True if it has sample.goal",
         )
     return asked
-
-
-def _proprio(states: Any, asked: Sequence[int], layout: str) -> Any:
-    """States with one row for each frame; ``UsageError`` where the spec gives others."""
-    if states.shape[1] != len(asked):
-        raise UsageError(
-            f"a sample has {many(len(asked), 'frame')}, but {many(states.shape[1], 'state')}; the "
-            f"{layout} layout needs a state (proprio) for each frame",
-            remedy=f"write state_offsets: {list(asked)} in the spec's sample",
-        )
-    return states
 
 
 def _is_torch(array: Any) -> bool:
