@@ -35,15 +35,6 @@ DIFFERS = 4
 GREY_LEVELS = 2.0
 """Mean absolute difference that two JPEG decoders and resizers may have in a frame."""
 _BATCH = 8
-_ARRAYS = (
-    "frame_offset",
-    "action",
-    "action_mask",
-    "state",
-    "state_mask",
-    "provenance",
-    "sample_weight",
-)
 
 
 def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, Any]) -> None:
@@ -116,18 +107,18 @@ def taken(loader: Any, count: int) -> Iterator[dict[str, Any]]:
     """``count`` samples, each a row with arrays of its own."""
     left = count
     for batch in loader:
-        for k in range(min(left, len(batch["language"]))):
-            yield {
-                "language": batch["language"][k],
-                **{key: batch[key][k].copy() for key in _ARRAYS if key in batch},
-                **{
-                    name: {key: copy.copy(one[k]) for key, one in batch.get(name, {}).items()}
-                    for name in ("images", "frame_mask", "features", "feature_mask")
-                },
-            }
-        left -= len(batch["language"])
+        rows = len(batch["language"])
+        yield from (_row(batch, k) for k in range(min(left, rows)))
+        left -= rows
         if left <= 0:
             return
+
+
+def _row(part: Any, k: int) -> Any:
+    """Row ``k`` of a batch, or of a part of it."""
+    if isinstance(part, Mapping):
+        return {key: _row(inner, k) for key, inner in part.items()}
+    return copy.copy(part[k])
 
 
 def labels_of(dataset: ResolvedDataset) -> dict[str, list[str]]:
@@ -385,7 +376,7 @@ class Comparer:
             self._differs("language", f"loader {row['language']!r}, files {choices!r}")
 
     def _features(self, row: Mapping[str, Any], expected: Any, declared: Any) -> None:
-        for name, found in row["features"].items():
+        for name, found in row.get("features", {}).items():
             mask = row["feature_mask"][name]
             rows = list(found) if mask.ndim else [found]
             wanted, inside = expected.feature(
