@@ -27,19 +27,12 @@ from autoloader.cli.app import main
 from autoloader.host import extras
 
 SPEC: dict[str, Any] = {
-    "datasets": [
-        {
-            "name": "arm",
-            "path": "data/robot/1.0.0",
-            "images": {"primary": "observation/image"},
-            "action": "action",
-            "state": "observation/state",
-            "language": "language_instruction",
-        }
-    ],
+    "datasets": [{"name": "arm", "path": "data/robot/1.0.0", "action": "action",
+                  "images": {"primary": "observation/image"}, "state": "observation/state",
+                  "language": "language_instruction"}],
     "cameras": {"primary": {"size": [8, 8]}},
     "batch": {"size": 2},
-}
+}  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -57,6 +50,9 @@ class Case(NamedTuple):
 
 
 def spec(place: str, value: Any, *told: str, code: int = 2) -> Case:
+    """A field's value, of which ``place`` is told, too, where no other place is."""
+    if not told[0].startswith(("dataset", "cameras", "sample")):
+        told = (place.replace("arm.", "datasets[arm]."), *told)
     return Case((place.replace("arm.", "datasets.0."), value), code, told)
 
 
@@ -69,119 +65,69 @@ FEATURES = "action, language_instruction, observation/image, observation/state"
 SPECS = [
     spec("batchs", 1, "'batchs'", "'batch'"),
     spec("arm.strde", 2, "datasets[arm]", "'strde'", "'stride'"),
-    spec("arm.stride", 0, "datasets[arm].stride", "0 is", AT_LEAST_1),
-    spec("arm.weight", -1, "datasets[arm].weight", "-1 is", AT_LEAST_0),
-    spec("arm.weight", "much", "datasets[arm].weight", "'much'", "a number"),
+    spec("arm.stride", 0, "0 is", AT_LEAST_1),
+    spec("arm.weight", -1, "-1 is", AT_LEAST_0),
+    spec("arm.weight", "much", "'much'", "a number"),
     spec("arm.name", ..., "datasets[0].name", "missing", "add"),
     spec("arm.name", "", "datasets[0].name", "''", "a name of letters"),
-    spec("datasets", [], "datasets", "[]", "at least one"),
+    spec("datasets", [], "[]", "at least one"),
     spec("datasets", SPEC["datasets"] * 2, "datasets[1].name", "'arm'", "its own name"),
     spec("arm.path", "data/robt/1.0.0", "dataset arm", "data/robt/1.0.0", "'robot'", code=4),
     spec("arm.path", "mix.yaml", "dataset arm", "mix.yaml is a file", "directory", code=4),
     spec("arm.path", "empty", "dataset arm", "empty", "dataset_info.json", code=4),
     spec("arm.tfds", "arm:1.0.0", "datasets[arm]", "path and tfds", "give either"),
-    spec(
-        "arm.images",
-        {"wrist": "action"},
-        "datasets[arm].images",
-        "'wrist'",
-        "choose one of: primary",
-    ),
-    spec(
-        "arm.images",
-        {"primary": "observation/imag"},
-        "datasets[arm].images.primary",
-        "'observation/imag'",
-        FEATURES,
-    ),
-    spec(
-        "arm.images", {"primary": "action"}, "datasets[arm].images.primary", "'action'", "an image"
-    ),
-    spec("arm.action", "actoin", "datasets[arm].action", "'actoin'", "'action'", FEATURES),
-    spec("arm.action", "action[5:900]", "datasets[arm].action", "action[5:900]", "[0:2]"),
-    spec("arm.action", "action[", "datasets[arm].action", "'action['", "[:3]"),
-    spec("arm.action", "observation/image", "datasets[arm].action", "observation/image", "numeric"),
-    spec(
-        "arm.action",
-        [{"path": "action", "ops": ["flip"]}],
-        "datasets[arm].action",
-        "'flip'",
-        "'clip'",
-    ),
-    spec(
-        "arm.action",
-        [{"path": "action", "ops": [{"clip": [1, 0]}]}],
-        "datasets[arm].action",
-        "[1, 0]",
-        "smaller",
-    ),
-    spec("arm.language", "action", "datasets[arm].language", "'action'", "text"),
+    spec("arm.images", {"wrist": "action"}, "'wrist'", "choose one of: primary"),
+    spec("arm.images.primary", "observation/imag", "'observation/imag'", FEATURES),
+    spec("arm.images.primary", "action", "'action'", "an image"),
+    spec("arm.action", "actoin", "'actoin'", "'action'", FEATURES),
+    spec("arm.action", "action[5:900]", "action[5:900]", "[0:2]"),
+    spec("arm.action", "action[", "'action['", "[:3]"),
+    spec("arm.action", "observation/image", "observation/image", "numeric"),
+    spec("arm.action", [{"path": "action", "ops": ["flip"]}], "'flip'", "'clip'"),
+    spec("arm.action", [{"path": "action", "ops": [{"clip": [1, 0]}]}], "[1, 0]", "smaller"),
+    spec("arm.language", "action", "'action'", "text"),
     spec("arm.features", {"reward": "rewrd"}, "datasets[arm].features.reward", "rewrd", FEATURES),
     spec("arm.split", {"train": "train[:1%]"}, "datasets[arm].split.train", "[:1%]", "of 4"),
     spec("arm.split", {"train": "trian"}, "datasets[arm].split.train", "'trian'", "'train'"),
-    spec(
-        "arm.keep",
-        {"match": {"language_instruction": "("}},
-        "datasets[arm].keep.match",
-        "'('",
-        "look-around",
-    ),
+    spec("arm.keep.match", {"language_instruction": "("}, "'('", "look-around"),
     spec("arm.keep", {"language": "maybe"}, "datasets[arm].keep.language", "'maybe'", "'required'"),
-    spec(
-        "arm.transform",
-        {"call": "my_lab:f", "framework": "numpy"},
-        "datasets[arm].transform.call",
-        "'my_lab:f'",
-        "PYTHONPATH",
-    ),
-    spec(
-        "arm.transform",
-        {"call": "json:nothing", "framework": "numpy"},
-        "datasets[arm].transform",
-        "json:nothing",
-        "correct the name",
-    ),
-    spec("arm.transform", "f", "datasets[arm].transform", "'f'", "keys and values"),
+    spec("arm.transform.call", "my_lab:f", "'my_lab:f'", "PYTHONPATH"),
+    spec("arm.transform", {"call": "json:nothing"}, "json:nothing", "correct the name"),
+    spec("arm.transform", "f", "'f'", "keys and values"),
     spec("cameras.primary.size", [0, 8], "cameras.primary.size[0]", "0 is", AT_LEAST_1),
-    spec("cameras.primary.size", 8, "cameras.primary.size", "8 is", "a list"),
-    spec("cameras.primary.resize", "cubic", "cameras.primary.resize", "'cubic'", "'lanczos3'"),
-    spec("cameras.primary.fit", "stretched", "cameras.primary.fit", "'stretched'", "'pad'"),
-    spec("cameras.wrist", {"size": [8, 8]}, "cameras.wrist", "no dataset", "remove"),
-    spec("batch.size", 0, "batch.size", "0 is", AT_LEAST_1),
-    spec("batch.size", 2.5, "batch.size", "2.5", "an integer"),
-    spec("batch.size", True, "batch.size", "True is", "a number"),
-    spec("batch.call", "my_lab:f", "batch", "call needs gives", "what the function returns"),
-    spec("metadata", "some", "metadata", "'some'", "'dataset_only'"),
-    spec("reader", "fast", "reader", "'fast'", "'indexed'"),
-    spec("schema_version", 2, "schema_version", "2 is", "be 1"),
-    spec("seed", -1, "seed", "-1 is", AT_LEAST_0),
-    spec("seed", "x", "seed", "'x'", "an integer"),
-    spec("mixing.strategy", "random", "mixing.strategy", "'random'", "'choose'"),
-    spec("mixing.block_length", 0, "mixing.block_length", "0 is", AT_LEAST_1),
-    spec("mixing.epoch", "half", "mixing.epoch", "'half'", "'forever', or an integer"),
-    spec("mixing.epoch", True, "mixing.epoch", "True is", "a number"),
-    spec("sample.frame_offsets", [], "sample.frame_offsets", "[]", "a list with 1 or more"),
+    spec("cameras.primary.size", 8, "8 is", "a list"),
+    spec("cameras.primary.resize", "cubic", "'cubic'", "'lanczos3'"),
+    spec("cameras.primary.fit", "stretched", "'stretched'", "'pad'"),
+    spec("cameras.wrist", {"size": [8, 8]}, "no dataset", "remove"),
+    spec("batch.size", 0, "0 is", AT_LEAST_1),
+    spec("batch.size", 2.5, "2.5", "an integer"),
+    spec("batch.size", True, "True is", "a number"),
+    spec("batch", {"call": "my_lab:f"}, "call needs gives", "what the function returns"),
+    spec("metadata", "some", "'some'", "'dataset_only'"),
+    spec("reader", "fast", "'fast'", "'indexed'"),
+    spec("schema_version", 2, "2 is", "be 1"),
+    spec("seed", -1, "-1 is", AT_LEAST_0),
+    spec("seed", "x", "'x'", "an integer"),
+    spec("mixing.strategy", "random", "'random'", "'choose'"),
+    spec("mixing.block_length", 0, "0 is", AT_LEAST_1),
+    spec("mixing.epoch", "half", "'half'", "'forever', or an integer"),
+    spec("mixing.epoch", True, "True is", "a number"),
+    spec("sample.frame_offsets", [], "[]", "a list with 1 or more"),
     spec("sample.frame_offsets", ["x"], "sample.frame_offsets[0]", "'x'", "an integer"),
     spec("sample.edges", {"start": "wrap"}, "sample.edges.start", "'wrap'", "'repeat'"),
-    spec("sample.action_horizon", 0, "sample.action_horizon", "0 is", AT_LEAST_1),
+    spec("sample.action_horizon", 0, "0 is", AT_LEAST_1),
     spec("normalize", {"action": {"method": "z"}}, "normalize.action.method", "'z'", "'min_max'"),
-    spec("pad_to.action", 1, "pad_to.action", "1 is too small", "2 or more"),
+    spec("pad_to.action", 1, "1 is too small", "2 or more"),
     spec("augment", {"primary": {"blur": 1}}, "augment.primary", "'blur'", "brightness"),
     spec("augment", {"primary": {"hue": 0.6}}, "augment.primary", "0.6", "a strength such as 0.1"),
-    spec("augment", {"wrist": {"hue": 0.1}}, "augment", "'wrist'", "choose one of: primary"),
-    spec("errors.max_corrupt_ratio", 2, "errors.max_corrupt_ratio", "2 is", "at most 1"),
-    spec("errors.dead_dataset", "ignore", "errors.dead_dataset", "'ignore'", "'drop'"),
-    spec("validation.samples", 0, "validation.samples", "0 is", AT_LEAST_1),
-    spec("weights", "equal", "weights", "'equal'", "'natural'"),
-    spec("weights", {"arm": 2, "hand": 1}, "weights", "'arm'", "weight: N in the entry"),
-    spec("weights", [0.5, 0.5], "weights", "[0.5, 0.5]", "weight: N in the entry"),
-    spec(
-        "weights",
-        {"from": {"arm": 1}, "to": {"hand": 1}, "over": 9},
-        "weights",
-        "'hand'",
-        "choose one of: arm",
-    ),
+    spec("augment", {"wrist": {"hue": 0.1}}, "'wrist'", "choose one of: primary"),
+    spec("errors.max_corrupt_ratio", 2, "2 is", "at most 1"),
+    spec("errors.dead_dataset", "ignore", "'ignore'", "'drop'"),
+    spec("validation.samples", 0, "0 is", AT_LEAST_1),
+    spec("weights", "equal", "'equal'", "'natural'"),
+    spec("weights", {"arm": 2, "hand": 1}, "'arm'", "weight: N in the entry"),
+    spec("weights", [0.5, 0.5], "[0.5, 0.5]", "weight: N in the entry"),
+    spec("weights", {"from": {"arm": 1}, "to": {"hand": 1}, "over": 9}, "'hand'", "one of: arm"),
     spec("defaults", {"data_dri": "x"}, "defaults.data_dri", "'data_dri'", "'data_dir'"),
 ]
 TEXT = """\
@@ -227,9 +173,7 @@ TEXTS: dict[str, Case] = {
 COMMANDS = [
     command("plan", "SPEC", "missing", "YAML file"),
     command("plan --spec no.yaml", "no.yaml", "No such file", "autoloader init DATA -o mix.yaml"),
-    command(
-        "plan --spec empty", "empty: it is a directory, not a", "autoloader init empty -o mix.yaml"
-    ),
+    command("plan --spec empty", "empty: it is a directory, not a", "init empty -o mix.yaml"),
     command("plan --spec text", "text", "not keys with values", "datasets"),
     command("plan --spec mix.yaml --sepc x", "--sepc", "No such option"),
     command("plan --spec mix.yaml --ram-floor lots", "--ram-floor", "'lots'", '"5GB"'),
@@ -245,13 +189,9 @@ COMMANDS = [
         "set num_parallel_calls=2 or cycle_length=8",
     ),
     command("plan --spec mix.yaml --profile nobody", "'nobody'", "local_dev"),
-    command(
-        "plan --spec mix.yaml --profile p.yaml", "p.yaml: schema_version", "add schema_version"
-    ),
+    command("plan --spec mix.yaml --profile p.yaml", "p.yaml: schema_version", "add schema_v"),
     command("plan --spec mix.yaml --profile no.yaml", "no.yaml", "No such file", "readable file"),
-    command(
-        "plan --spec mix.yaml --split tset", "datasets[arm].split", "'tset'", "choose one of: train"
-    ),
+    command("plan --spec mix.yaml --split tset", "datasets[arm].split", "'tset'", "of: train"),
     command("plan --spec mix.yaml --ranks 0", "--ranks", "'0'", AT_LEAST_1),
     command("plan --spec mix.yaml --ranks 3 --nodes 2", "--ranks 3 --nodes 2", "multiple"),
     command("plan --spec mix.yaml --ranks 100", "100 ranks", "20 samples", "fewer ranks"),
@@ -313,24 +253,38 @@ COMMANDS = [
     command("init", "DATA", "missing", "lerobot/pusht"),
     command("init nobody/nothing", "nobody/nothing: no folder", "HF_HUB_OFFLINE", code=4),
     command("init hf://buckets/nobody/nothing", "Storage Buckets", "hf buckets sync"),
-    command(
-        "init s3//bucket/oxe", "s3/bucket/oxe does not exist", "address s3://bucket/oxe", code=4
-    ),
+    command("init s3//bucket/oxe", "s3/bucket/oxe does not exist", "address s3://buck", code=4),
 ]
 
 
-def opened(**arguments: Any) -> Callable[[], object]:
+def python(call: Callable[[], object], *told: str, code: int = 2) -> Case:
+    return Case(call, code, told)
+
+
+def opens(*told: str, code: int = 2, **arguments: Any) -> Case:
     """A loader of the good spec, with some arguments."""
 
     def call() -> object:
         with AutoLoader("mix.yaml", **{"output": "numpy", "ram_floor": "64MiB", **arguments}):
             raise AssertionError("it opened")
 
-    return call
+    return Case(call, code, told)
 
 
-def damaged(harm: Callable[[Path], object]) -> Callable[[], object]:
-    """A loader of a copy of the data that something has happened to."""
+def asked(do: Callable[[AutoLoader], object], *told: str) -> Case:
+    """What an open loader refuses."""
+
+    def call() -> object:
+        with AutoLoader(
+            "mix.yaml", isolation="thread", output="numpy", ram_floor="64MiB"
+        ) as loader:
+            return do(loader)
+
+    return Case(call, 2, told)
+
+
+def harmed(harm: Callable[[Path], object], *told: str) -> Case:
+    """A loader of a copy of the data that something has happened to; the dataset is named."""
 
     def call() -> object:
         folder = Path("damaged")
@@ -343,7 +297,7 @@ def damaged(harm: Callable[[Path], object]) -> Callable[[], object]:
         finally:
             shutil.rmtree(folder)
 
-    return call
+    return Case(call, 4, told if "'arm'" in told[0] else ("dataset arm", *told))
 
 
 def second_shard(folder: Path) -> Path:
@@ -356,24 +310,8 @@ def without_splits(folder: Path) -> None:
     (folder / "dataset_info.json").write_text(json.dumps(document))
 
 
-def in_thread(do: Callable[[AutoLoader], object]) -> Callable[[], object]:
-    """What an open loader is asked to do."""
-
-    def call() -> object:
-        with AutoLoader(
-            "mix.yaml", isolation="thread", output="numpy", ram_floor="64MiB"
-        ) as loader:
-            return do(loader)
-
-    return call
-
-
 def changed_state(loader: AutoLoader) -> None:
     loader.load_state_dict({**loader.state_dict(), "seed": 5})
-
-
-def python(call: Callable[[], object], *told: str, code: int = 2) -> Case:
-    return Case(call, code, told)
 
 
 def wrapped(**options: Any) -> Callable[[AutoLoader], object]:
@@ -399,17 +337,15 @@ def without(module: str) -> Callable[[], object]:
 
 
 CALLS: dict[str, Case] = {
-    "workers": python(opened(num_workers=4), "leave it out", "knobs={'decode_threads': 4}"),
-    "a field as an argument": python(opened(seed=4), "a field of the spec", "seed: there"),
-    "a torch word": python(opened(device="cuda"), "'device'", "loader.transfer(device)"),
-    "a knob as an argument": python(opened(ring_slots=4), "a knob", "knobs={'ring_slots': 4}"),
-    "an argument's name": python(opened(bach_size=4), "'bach_size'", "'batch_size'"),
-    "a batch of none": python(opened(batch_size=0), "batch_size=0", "whole number from 1"),
-    "a batch of a text": python(opened(batch_size="32"), "batch_size='32'", "whole number"),
-    "a floor without unit": python(opened(ram_floor=5), "ram_floor", "5 bytes", "5GB?"),
-    "another loader's knob": python(
-        opened(knobs={"num_workers": 4}), "'num_workers'", "decode_threads"
-    ),
+    "workers": opens("leave it out", "knobs={'decode_threads': 4}", num_workers=4),
+    "a field as an argument": opens("a field of the spec", "seed: there", seed=4),
+    "a torch word": opens("'device'", "loader.transfer(device)", device="cuda"),
+    "a knob as an argument": opens("a knob", "knobs={'ring_slots': 4}", ring_slots=4),
+    "an argument's name": opens("'bach_size'", "'batch_size'", bach_size=4),
+    "a batch of none": opens("batch_size=0", "whole number from 1", batch_size=0),
+    "a batch of a text": opens("batch_size='32'", "whole number", batch_size="32"),
+    "a floor without unit": opens("ram_floor", "5 bytes", "5GB?", ram_floor=5),
+    "another loader's knob": opens("'num_workers'", "decode_threads", knobs={"num_workers": 4}),
     "a folder without data": python(lambda: AutoLoader("empty"), "empty", "1.0.0", code=4),
     "a path without spec": python(
         lambda: AutoLoader("specs/mix.yaml"), "specs/mix.yaml", "No such"
@@ -420,36 +356,31 @@ CALLS: dict[str, Case] = {
         "unset HF_HUB_OFFLINE",
         code=4,
     ),
-    "a DataLoader around it": python(in_thread(wrapped()), "DataLoader", "as_torch_dataloader()"),
+    "a DataLoader around it": asked(wrapped(), "DataLoader", "as_torch_dataloader()"),
     "no torch": python(without("torch"), "torch, which is not", "autoloader-rlds[torch]", "numpy"),
-    "a closed loader": python(
-        in_thread(lambda loader: (loader.close(), next(iter(loader)))), "is closed", "with block"
-    ),
+    "a closed loader": asked(lambda one: (one.close(), next(iter(one))), "is closed", "with block"),
     "spec 3": python(lambda: AutoLoader(3), "spec=3", "a dict"),  # type: ignore[arg-type]
     "spec of 3": python(lambda: PipelineSpec.of(3), "3 is not a spec", "a dict"),  # type: ignore[arg-type]
     "a list": python(lambda: PipelineSpec.from_mapping([1]), "[1]", "mapping"),  # type: ignore[arg-type]
     "no file": python(lambda: AutoLoader("no.yaml"), "no.yaml", "No such file", "init DATA -o"),
-    "no such rank": python(opened(rank=3, world_size=2), "rank=3, world_size=2", "from 0 to 1"),
-    "a rank alone": python(opened(rank=1), "rank=1, world_size=None", "both"),
-    "a rank of text": python(opened(rank="a", world_size=2), "rank='a'", "whole number"),
-    "a rank and a mesh": python(opened(rank=0, device_mesh=3), "rank=0", "device_mesh", "alone"),
-    "output": python(opened(output="jax"), "output='jax'", "'torch' or 'numpy'"),
-    "isolation": python(opened(isolation="fork"), "isolation='fork'", "'process' or 'thread'"),
-    "split": python(opened(split="tset"), "datasets[arm].split", "'tset'", "choose one of: train"),
-    "knob": python(opened(knobs={"ring_slot": 4}), "'ring_slot'", "'ring_slots'"),
-    "knobs": python(opened(knobs=3), "knobs=3", "mapping"),
-    "knob's value": python(opened(knobs={"ring_slots": "x"}), "ring_slots", "'x'", "integer"),
-    "floor": python(opened(ram_floor="lots"), "ram_floor", "'lots'", '"5GB"'),
-    "floor below 0": python(opened(ram_floor=-5), "ram_floor", "-5", '"5GB"'),
-    "floor too high": python(
-        opened(ram_floor="100TB"),
-        "ram_floor='100TB': the RAM floor of 93132",
-        "lower ram_floor",
-        code=3,
+    "no such rank": opens("rank=3, world_size=2", "from 0 to 1", rank=3, world_size=2),
+    "a rank alone": opens("rank=1, world_size=None", "both", rank=1),
+    "a rank of text": opens("rank='a'", "whole number", rank="a", world_size=2),
+    "a rank and a mesh": opens("rank=0", "device_mesh", "alone", rank=0, device_mesh=3),
+    "output": opens("output='jax'", "'torch' or 'numpy'", output="jax"),
+    "isolation": opens("isolation='fork'", "'process' or 'thread'", isolation="fork"),
+    "split": opens("datasets[arm].split", "'tset'", "choose one of: train", split="tset"),
+    "knob": opens("'ring_slot'", "'ring_slots'", knobs={"ring_slot": 4}),
+    "knobs": opens("knobs=3", "mapping", knobs=3),
+    "knob's value": opens("ring_slots", "'x'", "integer", knobs={"ring_slots": "x"}),
+    "floor": opens("ram_floor", "'lots'", '"5GB"', ram_floor="lots"),
+    "floor below 0": opens("ram_floor", "-5", '"5GB"', ram_floor=-5),
+    "floor too high": opens(
+        "ram_floor='100TB': the RAM floor of 93132", "lower ram_floor", code=3, ram_floor="100TB"
     ),
-    "profile": python(opened(profile="nobody"), "'nobody'", "local_dev"),
-    "profile 3": python(opened(profile=3), "profile=3", "name or path"),
-    "controller": python(opened(controller="yes"), "controller='yes'", "True or False"),
+    "profile": opens("'nobody'", "local_dev", profile="nobody"),
+    "profile 3": opens("profile=3", "name or path", profile=3),
+    "controller": opens("controller='yes'", "True or False", controller="yes"),
     "dataset": python(
         lambda: PipelineSpec.from_yaml("mix.yaml").dataset("hand"), "'hand'", "choose one of: arm"
     ),
@@ -459,57 +390,33 @@ CALLS: dict[str, Case] = {
     "style": python(lambda: recipes.recipe("bridge_dataset", "okto"), "style", "'okto'", "'octo'"),
     "layout": python(lambda: layouts.octo({}, ["arm"]), "Octo layout", "place", "metadata: full"),  # type: ignore[typeddict-item]
     "no states": python(lambda: join_states([]), "a list of states", "[]", "state of rank 0"),
-    "missing shard": python(
-        damaged(lambda at: second_shard(at).unlink()), "dataset arm", "00001-of-00002", code=4
+    "missing shard": harmed(lambda of: second_shard(of).unlink(), "00001-of-00002"),
+    "missing features": harmed(
+        lambda of: (of / "features.json").unlink(), "features.json", "copy the file there"
     ),
-    "missing features": python(
-        damaged(lambda at: (at / "features.json").unlink()),
-        "dataset arm",
-        "features.json",
-        "copy the file there",
-        code=4,
-    ),
-    "cut metadata": python(
-        damaged(lambda at: (at / "dataset_info.json").write_text("{")),
-        "dataset arm",
+    "cut metadata": harmed(
+        lambda of: (of / "dataset_info.json").write_text("{"),
         "dataset_info.json is broken",
         "copy the file again",
-        code=4,
     ),
-    "metadata without splits": python(
-        damaged(without_splits), "dataset arm", "lists no splits", "copy the file again", code=4
-    ),
-    "empty shards": python(
-        damaged(lambda at: [os.truncate(file, 0) for file in at.glob("*.tfrecord*")]),
+    "metadata without splits": harmed(without_splits, "lists no splits", "copy the file again"),
+    "empty shards": harmed(
+        lambda of: [os.truncate(file, 0) for file in of.glob("*.tfrecord*")],
         "dataset 'arm'",
         "no episode can be read",
         "remove the dataset from the spec",
-        code=4,
     ),
-    "retune": python(
-        in_thread(lambda loader: loader.retune(cycle_lenght=3)), "'cycle_lenght'", "'cycle_length'"
+    "retune": asked(lambda one: one.retune(cycle_lenght=3), "'cycle_lenght'", "'cycle_length'"),
+    "retune to 0": asked(lambda one: one.retune(ring_slots=0), "ring_slots", "0 is", "at least"),
+    "weights": asked(
+        lambda one: one.set_weights({"hand": 1}), "set_weights", "'hand'", "one of: arm"
     ),
-    "retune to 0": python(
-        in_thread(lambda loader: loader.retune(ring_slots=0)), "ring_slots", "0 is", "at least"
-    ),
-    "weights": python(
-        in_thread(lambda loader: loader.set_weights({"hand": 1})),
-        "set_weights",
-        "'hand'",
-        "choose one of: arm",
-    ),
-    "weight": python(
-        in_thread(lambda loader: loader.set_weights({"arm": -1})), "set_weights", "-1", "pass 0"
-    ),
-    "no state": python(
-        in_thread(lambda loader: loader.load_state_dict({})), "schema_version", "[]", "state_dict()"
-    ),
-    "a changed state": python(in_thread(changed_state), "checksum", "changed", "earlier"),
-    "provenance": python(
-        in_thread(lambda loader: loader.locate([9, 0, 0, 0, 0])), "[9, 0, 0, 0, 0]", "one row"
-    ),
-    "a batch as provenance": python(
-        in_thread(lambda loader: loader.locate(next(iter(loader)))), "a whole batch", "one row"
+    "weight": asked(lambda one: one.set_weights({"arm": -1}), "set_weights", "-1", "pass 0"),
+    "no state": asked(lambda one: one.load_state_dict({}), "schema_version", "[]", "state_dict()"),
+    "a changed state": asked(changed_state, "checksum", "changed", "earlier"),
+    "provenance": asked(lambda one: one.locate([9, 0, 0, 0, 0]), "[9, 0, 0, 0, 0]", "one row"),
+    "a batch as provenance": asked(
+        lambda one: one.locate(next(iter(one))), "a whole batch", "one row"
     ),
 }
 
