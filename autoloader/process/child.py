@@ -338,11 +338,8 @@ class ThreadChild(Child):
     service: TrainerService
 
     def __init__(self, headroom: HeadroomProbe) -> None:
-        from autoloader.process.observer import held_here  # most loaders have a child
-
         self._headroom = headroom
-        self._held_here = held_here
-        self._baseline_bytes = held_here()
+        self._baseline_bytes = tree_own_bytes(os.getpid())
         super().__init__(Neighbours())
 
     def _connect(self) -> None:
@@ -360,7 +357,7 @@ class ThreadChild(Child):
 
     def held_bytes(self) -> int:
         """Bytes that this process holds, without frames, beyond those when this was made."""
-        return max(0, self._held_here() - self._baseline_bytes)
+        return max(0, tree_own_bytes(os.getpid()) - self._baseline_bytes)
 
     def hung(self) -> str:
         """Nothing: a thread ends with this process."""

@@ -23,6 +23,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -72,12 +73,11 @@ class Displaced:
 
     Attributes:
         storage: gives the bytes that these processes, and others before, read from storage.
-        file_bytes: tells the size of all files of the mixture; asked once, where it matters.
+        file_bytes: tells the size of all files of the mixture; asked where it matters.
     """
 
     storage: Callable[[Sequence[int]], int | None]
     file_bytes: Callable[[], int]
-    _file_bytes: int | None = None
     # Time, frames from the cache, bytes asked for, seconds of reading, bytes from storage.
     _totals: deque[tuple[float, int, int, float, int]] = field(default_factory=deque)
     _frame_s: float = 0.0
@@ -108,11 +108,10 @@ class Displaced:
         saved = hits * self._frame_s / span_s
         if stored <= 0 or not self._held:
             return saved, 0.0
-        if self._file_bytes is None:
-            self._file_bytes = max(1, self.file_bytes())
-        if last[-1] <= self._file_bytes:
+        file_bytes = max(1, self.file_bytes())
+        if last[-1] <= file_bytes:
             return saved, 0.0
-        would_be_there = asked * self._held / self._file_bytes
+        would_be_there = asked * self._held / file_bytes
         return saved, took_s / span_s * min(1.0, would_be_there / stored)
 
 
@@ -120,11 +119,6 @@ _PRESSURE_EVERY_S = 0.5
 """All pipelines of a process look in turn: what one has read serves the others."""
 _PROBES_EVERY_S = 2.0
 """Finding the process's children takes a look at each of its threads."""
-
-
-def held_here() -> int:
-    """Bytes that this process and its children hold beside shared memory."""
-    return tree_own_bytes(os.getpid())
 
 
 class Probes:
@@ -141,7 +135,8 @@ class Probes:
         self.pressure = Watched(pressure, "memory pressure (PSI)", every_s=_PRESSURE_EVERY_S)
         self.processors = Watched(ProcessorProbe().read, "processors", every_s=every_s)
         self.gpu = Watched(gpu.read, "GPU load", every_s=every_s)
-        self.memory = Watched(held_here, "memory of this process", every_s=every_s)
+        held = partial(tree_own_bytes, os.getpid())
+        self.memory = Watched(held, "memory of this process", every_s=every_s)
 
 
 _SHORT = (State.SHRINK, State.EMERGENCY)
@@ -341,9 +336,8 @@ class Observer:
         self._meter = FlowMeter(self._batch_size)
         self._before = setup.memory.consumed()
         local = [one for one in mixture.datasets if not one.remote]
-        self._displaced = Displaced(
-            StorageReads().read, lambda: sum(one.record_bytes * one.records for one in local)
-        )
+        file_bytes = cache(lambda: sum(one.record_bytes * one.records for one in local))
+        self._displaced = Displaced(StorageReads().read, file_bytes)
         self.pressure = Pressure(request.limits.ram_floor_bytes)
         self._moves: deque[Move] = deque(maxlen=_KEPT_MOVES)
         self._headrooms: deque[int | None] = deque(maxlen=_KEPT_MOMENTS)

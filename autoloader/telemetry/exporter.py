@@ -150,21 +150,15 @@ class Exporter:
             self._file = ""
         self._port = port
         self._last_error = ""
-        if port:
-            self._open_port()
-
-    def _open_port(self) -> None:
         try:
             with _lock:
-                if self._port not in _ports:
-                    _ports[self._port] = _Server(self._port)
-                _ports[self._port].users.add(self._key)
+                if port and port not in _ports:
+                    _ports[port] = _Server(port)
+                if port:
+                    _ports[port].users.add(self._key)
         except OSError as error:
-            logger.warning(
-                "no metrics at 127.0.0.1:%d: %s; give AUTOLOADER_METRICS_PORT a free one",
-                self._port,
-                error,
-            )
+            advice = "give AUTOLOADER_METRICS_PORT a free one"
+            logger.warning("no metrics at 127.0.0.1:%d: %s; %s", port, error, advice)
 
     def write(self, moment: Statistics) -> None:
         """Answer with the metrics of ``moment`` from now on."""

@@ -28,7 +28,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -246,41 +246,29 @@ def read_pipeline(path: Path) -> PipelineRecord:
     facts: dict[str, Any] = {}
     bad: list[dict[str, Any]] = []
     said: dict[str, Any] = {}
-    moments: list[Statistics] = []
+    moments: dict[float, Statistics] = {}  # the last one is told in full at the end
     ended = False
-    for line in _entries_of(path):
-        kind = line.pop("kind", None)
-        if kind == "start":
-            facts, ended, said = dict(line.get("facts") or {}), False, {}
-        elif kind == "moment":
-            said.update(line)
-            moment = Statistics.from_dict(said)
-            if moments and moments[-1].at_s == moment.at_s:  # told in full at the end
-                moments.pop()
-            moments.append(moment)
-        elif kind == "bad":
-            bad.append({"at_s": line.get("at_s"), **line.get("record", {})})
-        elif kind == "end":
-            ended = True
+    try:
+        with path.open(encoding="utf-8") as file:
+            for _, line in read_lines(file, str(path), version=SCHEMA_VERSION, remedy=_REMEDY):
+                kind = line.pop("kind", None)
+                if kind == "start":
+                    facts, ended, said = dict(line.get("facts") or {}), False, {}
+                elif kind == "moment":
+                    said.update(line)
+                    moment = Statistics.from_dict(said)
+                    moments[moment.at_s] = moment
+                elif kind == "bad":
+                    bad.append({"at_s": line.get("at_s"), **line.get("record", {})})
+                elif kind == "end":
+                    ended = True
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}", remedy=_REMEDY) from error
     if not moments:
         raise UsageError(
             f"{path} is not the record of a run: it holds no measurements", remedy=_REMEDY
         )
-    return PipelineRecord(path, facts, tuple(moments), tuple(bad), ended)
-
-
-def _entries_of(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the content of each line of a run's record; ``read_lines`` leaves broken lines out.
-
-    Raises:
-        UsageError: while iterating: the file cannot be read, or is no record of a run.
-    """
-    try:
-        with path.open(encoding="utf-8") as file:
-            for _, entry in read_lines(file, str(path), version=SCHEMA_VERSION, remedy=_REMEDY):
-                yield entry
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}", remedy=_REMEDY) from error
+    return PipelineRecord(path, facts, tuple(moments.values()), tuple(bad), ended)
 
 
 def by_age(paths: Iterable[Path]) -> list[Path]:

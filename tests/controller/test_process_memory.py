@@ -15,7 +15,6 @@ from autoloader.host import processes
 from autoloader.host.headroom import Headroom
 from autoloader.host.processes import descendants, tree_own_bytes
 from autoloader.host.units import MIB
-from autoloader.process.observer import held_here
 from autoloader.tune.measurement import Recorder
 
 HOLDER = """
@@ -86,13 +85,13 @@ def test_a_process_that_is_gone_holds_nothing():
 
 
 def test_frames_are_not_what_the_process_holds():
-    before = held_here()
+    before = tree_own_bytes(os.getpid())
     slab = FrameSlab({"primary": MIB}, room_bytes=2**30)
     for slot in range(1, 65):
         slab.put("primary", slot, np.ones((MIB, 1, 1), np.uint8))
-    assert abs(held_here() - before) < 8 * MIB
+    assert abs(tree_own_bytes(os.getpid()) - before) < 8 * MIB
     slab.punch("primary", np.arange(1, 33))
-    assert abs(held_here() - before) < 8 * MIB
+    assert abs(tree_own_bytes(os.getpid()) - before) < 8 * MIB
 
 
 class _BlindHeadroom:
