@@ -102,10 +102,12 @@ def tune(
     # The report's libraries take about as long as those of the start: they are in the budget, too.
     began_s -= min(clock.now_s() - began_s, _REPORT_SHARE * options.budget_s)
     host = described_host(files=sorted({one.path for each in local for one in each.slices}))
+    read = partial(headroom_or_none, headroom)
+    runner = TrialRunner(measure_command(options), plan.ram_floor_bytes, read, clock)
     result = Study(
         space=space,
         guesses=partial(guesses, space, spec.batch.size),
-        measure=measure or _measurer(options, headroom, clock, began_s),
+        measure=measure or by_turns(runner, clock, began_s + options.budget_s),
         options=options,
         clock=clock,
         began_s=began_s,
@@ -157,19 +159,6 @@ def _about(plan: LoaderPlan, options: TuneOptions) -> str:
     """A word for what is measured: the mixture and its split."""
     parts = (plan.mixture.spec.model_dump_json(), options.split)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
-
-
-def _measurer(
-    options: TuneOptions, headroom: HeadroomProbe, clock: Clock, began_s: float
-) -> Measurer:
-    """Measures in child processes under the floor, by turns with other tuners of the host."""
-    runner = TrialRunner(
-        measure_command(options),
-        floor_bytes=options.floor_bytes or 0,
-        headroom=partial(headroom_or_none, headroom),
-        clock=clock,
-    )
-    return by_turns(runner, clock, began_s + options.budget_s)
 
 
 def measure_command(options: TuneOptions) -> list[str]:
