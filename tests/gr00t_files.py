@@ -14,24 +14,16 @@ from numpy.typing import NDArray
 TOP = "observation.images.top"
 TEXTS = "annotation.human.action.task_description"
 MODALITY: dict[str, Any] = {
-    "state": {
-        "hand_quat": {"start": 3, "end": 7, "rotation_type": "quaternion"},
-        "left_arm": {"start": 0, "end": 3},
-        "gripper": {"start": 7, "end": 8},
-    },
-    "action": {
-        "left_arm": {"start": 0, "end": 3},
-        "turn": {"start": 3, "end": 6, "absolute": False},
-        "gripper": {"start": 6, "end": 7, "dtype": "bool"},
-        "base": {"start": 0, "end": 2, "original_key": "action.base"},
-    },
+    "state": {"hand_quat": {"start": 3, "end": 7, "rotation_type": "quaternion"},
+              "left_arm": {"start": 0, "end": 3}, "gripper": {"start": 7, "end": 8}},
+    "action": {"left_arm": {"start": 0, "end": 3},
+               "turn": {"start": 3, "end": 6, "absolute": False},
+               "gripper": {"start": 6, "end": 7, "dtype": "bool"},
+               "base": {"start": 0, "end": 2, "original_key": "action.base"}},
     "video": {"ego_view": {"original_key": TOP}},
-    "annotation": {
-        "human.action.task_description": {},
-        "human.validity": {"original_key": "task_index"},
-        "human.trace": {},
-    },
-}
+    "annotation": {"human.action.task_description": {},
+                   "human.validity": {"original_key": "task_index"}, "human.trace": {}},
+}  # fmt: skip
 WIDTHS = {"action": 7, "observation.state": 8, "action.base": 2}
 
 

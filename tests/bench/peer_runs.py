@@ -15,17 +15,9 @@ import numpy as np
 from bench.peers import open_contender
 
 KEPT = (
-    "images",
-    "frame_mask",
-    "action",
-    "action_mask",
-    "state",
-    "state_mask",
-    "language",
-    "dataset_index",
-    "episode_index",
-    "step",
-)
+    "images", "frame_mask", "action", "action_mask", "state", "state_mask", "language",
+    "dataset_index", "episode_index", "step",
+)  # fmt: skip
 
 
 def main() -> None:

@@ -7,18 +7,10 @@ from bench.scenario import Scenario
 
 def test_a_contender_that_fails_is_named_and_what_the_others_gave_stands():
     scenario = Scenario.model_validate(
-        {
-            "name": "made up",
-            "about": "a",
-            "window_s": 0.1,
-            "warmup_batches": 1,
-            "contenders": [
-                {"name": "broken", "kind": "read_alone", "settings": {"shovels": 2}},
-                {"name": "whole", "kind": "read_alone"},
-            ],
-            "figures": [],
-        }
-    )
+        {"name": "made up", "about": "a", "window_s": 0.1, "warmup_batches": 1,
+         "contenders": [{"name": "broken", "kind": "read_alone", "settings": {"shovels": 2}},
+                        {"name": "whole", "kind": "read_alone"}], "figures": []},
+    )  # fmt: skip
     told: list[str] = []
     ran = run_scenario(
         scenario,

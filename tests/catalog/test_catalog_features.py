@@ -127,21 +127,9 @@ def test_what_is_no_feature_tree_is_a_source_error_with_its_origin(document: Any
 
 
 NAMES = [
-    "type",
-    "content",
-    "featuresDict",
-    "features",
-    "sequence",
-    "feature",
-    "tensor",
-    "shape",
-    "dimensions",
-    "dtype",
-    "image",
-    "pythonClassName",
-    "steps",
-    "encoding",
-]
+    "type", "content", "featuresDict", "features", "sequence", "feature", "tensor", "shape",
+    "dimensions", "dtype", "image", "pythonClassName", "steps", "encoding",
+]  # fmt: skip
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda below: (

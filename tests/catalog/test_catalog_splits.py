@@ -37,28 +37,10 @@ def test_a_split_that_is_named_like_a_keyword_wins_over_the_keyword():
 
 @pytest.mark.parametrize(
     "expression",
-    [
-        "",
-        "train[]",
-        "train[:]",
-        "train[5]",
-        "train[5%]",
-        "train[1:2:3]",
-        "train[a:b]",
-        "train[1.5:]",
-        "train[.:]",
-        "train[%:]",
-        "train[:101%]",
-        "train[:90%",
-        "all[:50%]",
-        "train val",
-        "train+",
-        "train[ :5]",
-        "train[0:26]",
-        "train[-26:]",
-        "tränn",
-    ],
-)
+    ["", "train[]", "train[:]", "train[5]", "train[5%]", "train[1:2:3]", "train[a:b]",
+     "train[1.5:]", "train[.:]", "train[%:]", "train[:101%]", "train[:90%", "all[:50%]",
+     "train val", "train+", "train[ :5]", "train[0:26]", "train[-26:]", "tränn"],
+)  # fmt: skip
 def test_what_tfds_would_not_read_is_refused_naming_the_field(expression: str):
     with pytest.raises(SpecError) as caught:
         resolve_split(expression, slices_of(SHARDS), field="datasets.bridge.split")

@@ -310,30 +310,21 @@ def test_steps_and_ops_along_the_episode_are_compared_too(reader: str, tmp_path:
         records.append(episode(number, steps, **more))
     written = write_dataset(tmp_path, [records], features=features)
     plain = {
-        "datasets": [
-            {
-                "name": "robot",
-                "path": str(written.path),
-                "images": {"primary": "observation/image"},
-                "action": [
-                    {"path": "observation/state[1:]", "ops": ["relabel", {"scale": 0.5}]},
-                    {"path": "told", "ops": ["rel2abs", "invert"]},
-                    {"path": "told", "ops": [{"clip": [0, 1]}, "binarise"]},
-                    {"ones": 1},
-                ],
-                "state": [
-                    {"path": "turned", "ops": [{"euler": "wxyz"}]},
-                    {"path": "observation/state", "ops": [{"quaternion": "xyzw"}]},
-                    {"path": "observation/state", "ops": ["rotation6d"]},
-                ],
-                "steps": {"drop_first": 1, "every": 2, "drop_last": 1},
-                "keep": {"flags": ["success"], "moving": {"path": "told", "above": 0.5}},
-                "sample": {"action_relative_to_state": [0, 1]},
-            }
-        ],
-        "cameras": {"primary": {"size": [12, 16]}},
-        "reader": reader,
-    }
+        "datasets": [{"name": "robot", "path": str(written.path),
+                      "images": {"primary": "observation/image"},
+                      "action": [{"path": "observation/state[1:]",
+                                  "ops": ["relabel", {"scale": 0.5}]},
+                                 {"path": "told", "ops": ["rel2abs", "invert"]},
+                                 {"path": "told", "ops": [{"clip": [0, 1]}, "binarise"]},
+                                 {"ones": 1}],
+                      "state": [{"path": "turned", "ops": [{"euler": "wxyz"}]},
+                                {"path": "observation/state", "ops": [{"quaternion": "xyzw"}]},
+                                {"path": "observation/state", "ops": ["rotation6d"]}],
+                      "steps": {"drop_first": 1, "every": 2, "drop_last": 1},
+                      "keep": {"flags": ["success"], "moving": {"path": "told", "above": 0.5}},
+                      "sample": {"action_relative_to_state": [0, 1]}}],
+        "cameras": {"primary": {"size": [12, 16]}}, "reader": reader,
+    }  # fmt: skip
     mix = spec_file(tmp_path, plain)
     found = verified(mix, cli, 6)
     assert found["differences"] == []

@@ -64,17 +64,8 @@ VALUES: tuple[Any, ...] = (
     *({"zeros": 10**9}, {"any_of": []}, {"path": "action", "ops": [{"scale": 1e308}] * 3}, [[[1]]]),
 )
 TEXTS = (
-    "&a",
-    "*a",
-    "<<: *a",
-    "- ",
-    "? ",
-    "!!binary ",
-    "!!python/name:os.system ",
-    "\t",
-    "%",
-    "\x00",
-)
+    "&a", "*a", "<<: *a", "- ", "? ", "!!binary ", "!!python/name:os.system ", "\t", "%", "\x00",
+)  # fmt: skip
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

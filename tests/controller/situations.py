@@ -173,24 +173,14 @@ def observations(draw: st.DrawFn, at_s: float = 100.0) -> Observation:
     else:
         stages += [stage("read", 1, draw(services), name, 0.5, None) for name in SHARDS]
     return Observation(
-        at_s,
-        knobs,
-        parked=draw(st.integers(0, 9)) == 0,
-        settled=draw(st.integers(0, 9)) > 0,
-        batches=draw(st.sampled_from([0, 5, 100, 100, 100])),
-        waiting=draw(st.booleans()),
-        rate_per_s=draw(maybe(rates)),
-        rate_is_new=draw(st.booleans()),
-        wait_ratio=draw(maybe(ratios)),
-        demand_per_s=draw(maybe(rates)),
-        silent_s=draw(maybe(st.floats(0.0, 60.0))),
-        occupancy_ratio=draw(maybe(ratios)),
-        stages=tuple(stages),
-        idle_cpus=draw(maybe(st.floats(0.0, 8.0))),
+        at_s, knobs, parked=draw(st.integers(0, 9)) == 0, settled=draw(st.integers(0, 9)) > 0,
+        batches=draw(st.sampled_from([0, 5, 100, 100, 100])), waiting=draw(st.booleans()),
+        rate_per_s=draw(maybe(rates)), rate_is_new=draw(st.booleans()),
+        wait_ratio=draw(maybe(ratios)), demand_per_s=draw(maybe(rates)),
+        silent_s=draw(maybe(st.floats(0.0, 60.0))), occupancy_ratio=draw(maybe(ratios)),
+        stages=tuple(stages), idle_cpus=draw(maybe(st.floats(0.0, 8.0))),
         others_cpus=draw(maybe(st.floats(0.0, 8.0))),
-        headroom_bytes=draw(maybe(st.integers(0, 8 * GIB))),
-        growth_bytes=draw(st.integers(0, GIB)),
-        pressure_percent=draw(maybe(st.floats(0.0, 100.0))),
-        gpu_busy_ratio=draw(maybe(ratios)),
+        headroom_bytes=draw(maybe(st.integers(0, 8 * GIB))), growth_bytes=draw(st.integers(0, GIB)),
+        pressure_percent=draw(maybe(st.floats(0.0, 100.0))), gpu_busy_ratio=draw(maybe(ratios)),
         prices=PRICES,
-    )
+    )  # fmt: skip

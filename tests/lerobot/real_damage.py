@@ -140,24 +140,12 @@ def rows_of(root: Path) -> tuple[Rows, str]:
     """(every sample of a pass, what was said of what is left out)."""
     said: list[str] = []
     spec = PipelineSpec.from_mapping(
-        {
-            "datasets": [
-                {
-                    "name": "g1",
-                    "path": str(root),
-                    "images": {"high": CAMERA},
-                    "action": "action",
-                    "state": "observation.state",
-                    "language": "task",
-                    "features": {"row": "index", "episode": "episode_index"},
-                }
-            ],
-            "cameras": {"high": {"size": [48, 64]}},
-            "batch": {"size": 8, "drop_last": False},
-            "mixing": {"epoch": "pass"},
-            "errors": {"max_corrupt_ratio": 0.8},
-        }
-    )
+        {"datasets": [{"name": "g1", "path": str(root), "images": {"high": CAMERA},
+                       "action": "action", "state": "observation.state", "language": "task",
+                       "features": {"row": "index", "episode": "episode_index"}}],
+         "cameras": {"high": {"size": [48, 64]}}, "batch": {"size": 8, "drop_last": False},
+         "mixing": {"epoch": "pass"}, "errors": {"max_corrupt_ratio": 0.8}},
+    )  # fmt: skip
     found: Rows = {}
     try:
         with opened(spec, controller=False) as loader:

@@ -113,22 +113,14 @@ def test_offsets_in_seconds_are_those_in_frames(root: Path):
 
 @pytest.mark.parametrize(
     ("more", "words"),
-    [
-        (
-            {"sample": {"delta_timestamps": {"frames": [0.05]}}},
-            ("[0.05]", "10 frames a second", "0.1 s"),
-        ),
-        (
-            {"sample": {"delta_timestamps": {"action": [0, 0.1, 0.4]}}},
-            ("not evenly spaced", "[0, 1, 4]"),
-        ),
-        ({"dataset": {"fps": 12}}, ("fps: 12", "and 10 in the LeRobot dataset")),
-        (
-            {"sample": {"frame_offsets": [1], "delta_timestamps": {"frames": [0]}}},
-            ("frame_offsets and delta_timestamps.frames",),
-        ),
-    ],
-)
+    [({"sample": {"delta_timestamps": {"frames": [0.05]}}},
+      ("[0.05]", "10 frames a second", "0.1 s")),
+     ({"sample": {"delta_timestamps": {"action": [0, 0.1, 0.4]}}},
+      ("not evenly spaced", "[0, 1, 4]")),
+     ({"dataset": {"fps": 12}}, ("fps: 12", "and 10 in the LeRobot dataset")),
+     ({"sample": {"frame_offsets": [1], "delta_timestamps": {"frames": [0]}}},
+      ("frame_offsets and delta_timestamps.frames",))],
+)  # fmt: skip
 def test_times_that_fit_no_frame_are_refused(
     root: Path, more: dict[str, Any], words: tuple[str, ...]
 ):

@@ -28,20 +28,11 @@ def port() -> int:
 
 def a_moment(**changed: object) -> Statistics:
     plain = Statistics(
-        run="host-1",
-        pipeline=0,
-        split="train",
-        at_s=2.0,
-        started_at_s=1.0,
-        phase="running",
-        limited_by="decode",
-        bound_per_s=2000.0,
-        batches=100,
-        samples_per_s=500.0,
-        wait_ratio=0.25,
+        run="host-1", pipeline=0, split="train", at_s=2.0, started_at_s=1.0, phase="running",
+        limited_by="decode", bound_per_s=2000.0, batches=100, samples_per_s=500.0, wait_ratio=0.25,
         datasets={'a "b"\\c\nd': DatasetStatistics(0.5, 0.49, 3200, queue=12, stalls=3)},
         knobs={"ring_slots": 8, "reader": "indexed"},
-    )
+    )  # fmt: skip
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 

@@ -31,18 +31,10 @@ def environment(rank: int, **own: str) -> dict[str, str]:
     """What torchrun gives rank ``rank`` of two on one node."""
     python_path = os.pathsep.join([str(FOLDER.parents[1]), os.environ.get("PYTHONPATH", "")])
     return {
-        **os.environ,
-        "PYTHONPATH": python_path,
-        "RANK": str(rank),
-        "WORLD_SIZE": "2",
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": "2",
-        "GROUP_RANK": "0",
-        "MASTER_PORT": "0",
-        "TORCHELASTIC_RUN_ID": f"test-{os.getpid()}",
-        "OMP_NUM_THREADS": "1",
-        **own,
-    }
+        **os.environ, "PYTHONPATH": python_path, "RANK": str(rank), "WORLD_SIZE": "2",
+        "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "MASTER_PORT": "0",
+        "TORCHELASTIC_RUN_ID": f"test-{os.getpid()}", "OMP_NUM_THREADS": "1", **own,
+    }  # fmt: skip
 
 
 def gone(pid: int) -> bool:

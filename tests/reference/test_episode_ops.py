@@ -332,27 +332,12 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"action": {"path": "observation/state[:2]", "ops": ["rotation6d"]}}, "action", ["3 columns"]),
     ({"action": {"path": "absolute[2:4]", "ops": ["binarise"]}}, "action", ["absolute", "[0:2]"]),
     ({"action": BINARISE}, "action", ["binarise of 'relative'", "-1", "rel2abs"]),
-    (
-        {"action": {"path": "relative", "ops": ["binarise", "rel2abs"]}},
-        "action",
-        ["a single time"],
-    ),
-    (
-        {"action": {"path": "relative", "ops": ["rel2abs", "binarise"]}},
-        "action",
-        ["a single time"],
-    ),
-    (
-        {"action": {"path": "relative", "ops": ["rel2abs", "rel2abs"]}},
-        "action",
-        ["a single time"],
-    ),
+    ({"action": {"path": "relative", "ops": ["binarise", "rel2abs"]}}, "action", ["a single time"]),
+    ({"action": {"path": "relative", "ops": ["rel2abs", "binarise"]}}, "action", ["a single time"]),
+    ({"action": {"path": "relative", "ops": ["rel2abs", "rel2abs"]}}, "action", ["a single time"]),
     ({"action": {"path": "packed", "ops": [{"scale": 9}, "rel2abs"]}}, "action", ["takes a rel"]),
-    (
-        {"action": {"path": "observation/state", "ops": ["relabel", "relabel"]}},
-        "action",
-        ["a single time"],
-    ),
+    ({"action": {"path": "observation/state", "ops": ["relabel", "relabel"]}}, "action",
+     ["a single time"]),
     ({"action": {"path": "observation/state", "ops": ["relabel"]}}, "", ["drop_last: 1"]),
     ({"action": {"ones": 2}}, "action", ["only constants"]),
     ({"action": ["relative", {"ones": 0}]}, "action", ["{ones: N}"]),
@@ -360,14 +345,11 @@ REFUSED: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"steps": {"every": 0}}, "steps.every", ["0", "at least 1"]),
     ({"keep": {"flags": ["relative"]}}, "keep.flags.relative", ["float32", "keep.match"]),
     ({"keep": {"flags": ["succes"]}}, "keep.flags.succes", ["success"]),
-    (
-        {"keep": {"moving": {"path": "absolute", "above": [1, 2, 3]}}},
-        "keep.moving.above",
-        ["3 bounds for 2 columns", "give one number for all columns, or a list of 2"],
-    ),
+    ({"keep": {"moving": {"path": "absolute", "above": [1, 2, 3]}}}, "keep.moving.above",
+     ["3 bounds for 2 columns", "give one number for all columns, or a list of 2"]),
     ({"keep": {"moving": {"path": "absolute", "above": -1}}}, "keep.moving.above", ["at least 0"]),
     ({"keep": {"moving": {"path": ["relative", "absolute"], "above": 1}}}, "keep.moving.path", []),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("own", "path", "words"), REFUSED)

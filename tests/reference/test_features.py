@@ -16,20 +16,12 @@ pytestmark = pytest.mark.usefixtures("one_child")
 
 READERS = pytest.mark.parametrize("reader", ["stream", "indexed"])
 FEATURES = {
-    **PLAIN,
-    "reward": numbers(),
-    "count": numbers(dtype="int64"),
-    "is_last": numbers(dtype="bool"),
-    "embedding": numbers(2, 3),
-    "note": TEXT,
-    "episode_metadata/success": numbers(dtype="bool"),
-    "episode_metadata/weights": numbers(2),
-    "episode_metadata/file_path": TEXT,
-    "ragged": numbers(None),
-    "packed": numbers(2, encoding="zlib"),
-    "huge": numbers(300, 300),
+    **PLAIN, "reward": numbers(), "count": numbers(dtype="int64"), "is_last": numbers(dtype="bool"),
+    "embedding": numbers(2, 3), "note": TEXT, "episode_metadata/success": numbers(dtype="bool"),
+    "episode_metadata/weights": numbers(2), "episode_metadata/file_path": TEXT,
+    "ragged": numbers(None), "packed": numbers(2, encoding="zlib"), "huge": numbers(300, 300),
     "words": numbers(dtype="string"),
-}
+}  # fmt: skip
 ALL = {
     "reward": "reward",
     "count": "count",

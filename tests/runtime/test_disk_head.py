@@ -43,18 +43,10 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def spec_of(mount: Path) -> dict[str, Any]:
     return {
         "schema_version": 1,
-        "datasets": [
-            {
-                "name": "robot",
-                "path": str(next(mount.rglob("features.json")).parent),
-                "images": {"primary": "observation/image"},
-                "action": ["action"],
-            }
-        ],
-        "cameras": {"primary": {"size": [12, 16]}},
-        "weights": "natural",
-        "batch": {"size": 12},
-    }
+        "datasets": [{"name": "robot", "path": str(next(mount.rglob("features.json")).parent),
+                      "images": {"primary": "observation/image"}, "action": ["action"]}],
+        "cameras": {"primary": {"size": [12, 16]}}, "weights": "natural", "batch": {"size": 12},
+    }  # fmt: skip
 
 
 @needs_fuse

@@ -61,47 +61,24 @@ def odd_mixture(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     return {
         "seed": 5,
-        "datasets": [
-            {
-                "name": "plain",
-                "path": str(plain.path),
-                "weight": 3.0,
-                "sample": {"action_relative_to_state": [1]},
-                "images": {"primary": "observation/image"},
-                "action": [
-                    "action[1:]",
-                    {"path": "action[:1]", "ops": [{"clip": [0, 2]}, "invert"]},
-                ],
-                "state": "observation/state",
-                "language": "language_instruction",
-            },
-            {
-                "name": "pictures",
-                "path": str(pictures.path),
-                "images": {"wrist": "observation/image"},
-                "action": "action",
-                "stride": 2,
-            },
-            {
-                "name": "pointed",
-                "path": str(pointed.path),
-                "images": {
-                    "primary": {"any_of": ["observation/image", "observation/other"]},
-                    "wrist": "observation/other",
-                },
-                "state": [{"zeros": 1}, "observation/state[::2]"],
-                "language": "words",
-                "keep": {"match": {"words": "[1-5]"}},
-            },
-            {"name": "blind", "path": str(plain.path), "action": "action", "weight": 0.5},
-        ],
-        "cameras": {
-            "primary": {"size": [12, 16], "fit": "pad"},
-            "wrist": {"size": [9, 9], "fit": "crop", "resize": "area"},
-        },
-        "sample": WINDOWS,
+        "datasets": [{"name": "plain", "path": str(plain.path), "weight": 3.0,
+                      "sample": {"action_relative_to_state": [1]},
+                      "images": {"primary": "observation/image"},
+                      "action": ["action[1:]",
+                                 {"path": "action[:1]", "ops": [{"clip": [0, 2]}, "invert"]}],
+                      "state": "observation/state", "language": "language_instruction"},
+                     {"name": "pictures", "path": str(pictures.path),
+                      "images": {"wrist": "observation/image"}, "action": "action", "stride": 2},
+                     {"name": "pointed", "path": str(pointed.path),
+                      "images": {"primary": {"any_of": ["observation/image", "observation/other"]},
+                                 "wrist": "observation/other"},
+                      "state": [{"zeros": 1}, "observation/state[::2]"], "language": "words",
+                      "keep": {"match": {"words": "[1-5]"}}},
+                     {"name": "blind", "path": str(plain.path), "action": "action", "weight": 0.5}],
+        "cameras": {"primary": {"size": [12, 16], "fit": "pad"},
+                    "wrist": {"size": [9, 9], "fit": "crop", "resize": "area"}}, "sample": WINDOWS,
         "batch": {"size": 7},
-    }
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")

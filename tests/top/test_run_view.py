@@ -50,37 +50,25 @@ def test_a_loader_whose_process_stands_still_is_called_silent():
 
 @pytest.mark.parametrize(
     ("changed", "words"),
-    [
-        ({}, "decode limits this run: 4 workers, 90 % busy"),
-        ({"idle_cpus": 0.0}, "decode limits this run: 4 workers, 90 % busy; no processor is idle"),
-        ({"limited_by": "memory"}, "memory limits this run: headroom is 2.00 GiB below the floor"),
-        (
-            {"limited_by": "memory", "wait_ratio": 0.012},
-            "mostly training limits this run, a little memory: 2.00 GiB below the floor",
-        ),
-        (
-            {"wait_ratio": 0.03, "idle_cpus": 0.0},
-            "mostly training limits this run, a little decode; no processor is idle",
-        ),
-        (
-            {"limited_by": "training"},
-            "training limits this run: it does not wait for data; memory is short",
-        ),
-        (
-            {"limited_by": "training", "headroom_bytes": 6 * GIB, "floor_bytes": 5 * GIB},
-            "training limits this run: it does not wait for data",
-        ),
-        ({"limited_by": "gpu"}, "the GPU limits this run: training does not wait for data"),
-        ({"limited_by": ""}, "what limits this run is not known yet"),
-        ({"phase": "parked"}, "paused: training takes no batches of this loader"),
-        ({"phase": "opening", "doing": "indexing 3/9 files"}, "indexing 3/9 files"),
-        ({"phase": "filling"}, "no batch has been taken yet"),
-        (
-            {"waiting_s": 42.0, "doing": "waiting for bridge"},
-            "training has waited 42 s for a batch: waiting for bridge",
-        ),
-    ],
-)
+    [({}, "decode limits this run: 4 workers, 90 % busy"),
+     ({"idle_cpus": 0.0}, "decode limits this run: 4 workers, 90 % busy; no processor is idle"),
+     ({"limited_by": "memory"}, "memory limits this run: headroom is 2.00 GiB below the floor"),
+     ({"limited_by": "memory", "wait_ratio": 0.012},
+      "mostly training limits this run, a little memory: 2.00 GiB below the floor"),
+     ({"wait_ratio": 0.03, "idle_cpus": 0.0},
+      "mostly training limits this run, a little decode; no processor is idle"),
+     ({"limited_by": "training"},
+      "training limits this run: it does not wait for data; memory is short"),
+     ({"limited_by": "training", "headroom_bytes": 6 * GIB, "floor_bytes": 5 * GIB},
+      "training limits this run: it does not wait for data"),
+     ({"limited_by": "gpu"}, "the GPU limits this run: training does not wait for data"),
+     ({"limited_by": ""}, "what limits this run is not known yet"),
+     ({"phase": "parked"}, "paused: training takes no batches of this loader"),
+     ({"phase": "opening", "doing": "indexing 3/9 files"}, "indexing 3/9 files"),
+     ({"phase": "filling"}, "no batch has been taken yet"),
+     ({"waiting_s": 42.0, "doing": "waiting for bridge"},
+      "training has waited 42 s for a batch: waiting for bridge")],
+)  # fmt: skip
 def test_what_limits_a_run_is_one_sentence(changed: dict[str, object], words: str):
     assert limit_words(a_moment(**changed)) == words
 

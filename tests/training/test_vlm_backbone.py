@@ -16,29 +16,13 @@ with warnings.catch_warnings():
 def tiny_model() -> VisionLanguageBackbone:
     torch.manual_seed(0)
     config = transformers.PaliGemmaConfig(
-        vision_config={
-            "model_type": "siglip_vision_model",
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "patch_size": 14,
-            "projection_dim": 24,
-        },
-        text_config={
-            "model_type": "gemma",
-            "hidden_size": 24,
-            "intermediate_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 12,
-            "vocab_size": 300,
-        },
-        image_token_id=299,
-        projection_dim=24,
-    )
+        vision_config={"model_type": "siglip_vision_model", "hidden_size": 16,
+                       "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+                       "image_size": 28, "patch_size": 14, "projection_dim": 24},
+        text_config={"model_type": "gemma", "hidden_size": 24, "intermediate_size": 32,
+                     "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+                     "head_dim": 12, "vocab_size": 300}, image_token_id=299, projection_dim=24,
+    )  # fmt: skip
     model = transformers.PaliGemmaModel(config)
     return VisionLanguageBackbone(model, lambda texts: [[2, *text.encode(), 10] for text in texts])
 
