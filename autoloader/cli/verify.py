@@ -138,12 +138,6 @@ def _frames_of(camera: str) -> str:
     return f"frames of {camera}"
 
 
-def _seen(step: Any, flag: str) -> tuple[Any, bool]:
-    """(the step whose picture is shown, ``None`` for a black one; whether a flag says absent)."""
-    absent = bool(flag) and step is not None and not value_at(step, flag)
-    return (None if absent else step), absent
-
-
 class Comparer:
     """Holds rows against the witness.
 
@@ -324,11 +318,12 @@ class Comparer:
         for camera, frames in row["images"].items():
             choices = declared.images[camera].paths if camera in declared.images else ()
             flag = declared.images[camera].present if choices else ""
-            seen = [_seen(step, flag) for step, _, _ in plan]
-            inside = [
-                bool(choices) and real and not absent
-                for (_, _, real), (_, absent) in zip(plan, seen, strict=True)
+            lacks = [bool(flag) and s is not None and not value_at(s, flag) for s, _, _ in plan]
+            seen = [
+                (None if lack else step, bool(choices) and real and not lack)
+                for (step, _, real), lack in zip(plan, lacks, strict=True)
             ]
+            inside = [there for _, there in seen]
             if row["frame_mask"][camera].tolist() != inside:
                 self._differs(f"frame_mask/{camera}", f"expected {inside}")
             turned = camera in self._mixture.datasets[int(row["provenance"][0])].reversed
