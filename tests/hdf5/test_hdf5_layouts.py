@@ -20,7 +20,9 @@ from autoloader.controller.admission import price_start
 from autoloader.decode.frames import FrameDecoder
 from autoloader.formats import frames, open_source
 from autoloader.formats.arrays import lzf
+from autoloader.formats.files import UnreadableError
 from autoloader.formats.frames import MOST_SLAB_BYTES, ArrayPicture, SlabRead
+from autoloader.formats.hdf5.places import frames_of
 from autoloader.host.units import MIB
 from autoloader.index.encoded import priced_sizes
 from autoloader.samples.block import RUN_BYTES
@@ -76,6 +78,15 @@ def test_places_are_right_in_every_kind_of_file(tmp_path: Path, how: dict[str, A
     write_aloha(path, 0, STEPS[1], CAMERAS, **how)
     for camera in CAMERAS:
         check_pictures(path, camera, STEPS[1])
+
+
+def test_places_that_an_old_library_tells_wrong_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write_aloha(tmp_path / "a.hdf5", 0, STEPS[1], CAMERAS, userblock_size=512)
+    monkeypatch.setattr("h5py.version.hdf5_version_tuple", (1, 14, 2))
+    with h5py.File(tmp_path / "a.hdf5") as file, pytest.raises(UnreadableError, match="user block"):
+        frames_of(file["observations/images/gzip"], file.filename, bgr=False, rotated=False)
 
 
 def spec_of(folder: Path, cameras: Any, **more: Any) -> PipelineSpec:

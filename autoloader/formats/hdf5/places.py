@@ -38,6 +38,8 @@ _SPREAD, _SLACK_BYTES = 4, MIB
 _NAMES = {4: "szip", 5: "nbit", 6: "scaleoffset", 32001: "blosc", 32004: "lz4", 32008: "bitshuffle",
           32015: "zstd", 32026: "blosc2"}  # fmt: skip
 _COPY = "copy the values into this file"
+_TOLD_WITH_USER_BLOCK = 1, 14, 4
+"""HDF5 of h5py 3.12. In 1.14.2 places of chunks lack the bytes of the user block."""
 _REPACK = "write the file again: `h5repack -f GZIP=4 IN OUT`"
 _ROW = np.dtype([("length", "<u4"), ("heap", "<u8"), ("object", "<u4")])
 _HEAP_MAGIC, _HEAP_HEADER = b"GCOL", 16
@@ -175,6 +177,13 @@ def _chunks(array: Any, chunk: tuple[int, ...], grid: list[int], size: int) -> I
     count = math.prod(grid)
     if count > MOST_CHUNKS:
         raise UnreadableError(f"it has {count} chunks, and the limit is {MOST_CHUNKS}", _REPACK)
+    from h5py.version import hdf5_version_tuple  # h5py is there: it has opened the file
+
+    if array.file.userblock_size and hdf5_version_tuple < _TOLD_WITH_USER_BLOCK:
+        raise UnreadableError(
+            "the installed HDF5 library tells wrong places of chunks in a file with a user block",
+            "pip install -U h5py, or write the file without a user block",
+        )
     table = np.full((count, 3), -1, np.int64)
     steps = [math.prod(grid[axis + 1 :]) for axis in range(len(grid))]
 
