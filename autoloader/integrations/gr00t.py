@@ -189,23 +189,16 @@ class Gr00tLayout:
                 for field, columns in known.fields.items()
             }
             if self._release == "n1.5":
-                yield {
-                    **{f"video.{key}": one for key, one in images.items()},
-                    **{
-                        f"{field}.{key}": one.astype(np.float64)
-                        for field, columns in rows.items()
-                        for key, one in columns.items()
-                    },
-                    **({known.text: [text]} if known.text else {}),
-                }
+                found = {f"video.{key}": one for key, one in images.items()}
+                for field, of_field in rows.items():
+                    for key, one in of_field.items():
+                        found[f"{field}.{key}"] = one.astype(np.float64)
+                yield found | ({known.text: [text]} if known.text else {})
                 continue
             step = self._step(
-                images={key: list(one) for key, one in images.items()},
-                states=rows["state"],
-                actions=rows["action"],
-                text=text,
-                embodiment=self._embodiment,
-            )
+                images={key: list(one) for key, one in images.items()}, states=rows["state"],
+                actions=rows["action"], text=text, embodiment=self._embodiment,
+            )  # fmt: skip
             yield [{"type": "episode_step", "content": step}]
 
     def _padded(self, batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -391,10 +391,9 @@ class AutoLoaderDataModule(LightningDataModule):
 
         With the stream reader on several ranks all of them must call it, as Lightning does.
         """
+        place = self._resume or self._ended
         if self._train is not None:
-            place: dict[str, Any] | None = self._train.loader.state_dict()
-        else:
-            place = self._resume or self._ended
+            place = self._train.loader.state_dict()
         if place is not None and "part" in place and "parts" not in place:
             place = join_states(_of_all_ranks(place))
         return {"schema_version": _STATE_VERSION, "train": place}
