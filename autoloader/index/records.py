@@ -28,7 +28,7 @@ from autoloader.samples.block import Place, SampleBlock, episode_key
 from autoloader.samples.layout import BatchLayout
 from autoloader.samples.resolve import ResolvedDataset
 from autoloader.samples.schema import RecordSchema
-from autoloader.samples.transforms.fields import joined, text_of_points
+from autoloader.samples.transforms.fields import stored_texts
 from autoloader.samples.transforms.rlds import Spans, spans_of
 from autoloader.samples.transforms.transform import VALID_KEY
 from autoloader.samples.windows import valid_range
@@ -187,7 +187,7 @@ def read_record(
             kind = tables.NUMBERS[feature.role]
             values[kind, number] = value.reshape(-1, feature.width).astype(kind.dtype)
         else:
-            ids, texts[number] = _texts(value, feature)
+            ids, texts[number] = stored_texts(value, feature)
             values[tables.Section.TEXT_IDS, number] = ids
     return steps, values, texts
 
@@ -201,16 +201,3 @@ def _held(payload: Any, value: FeatureValue | None, feature: tables.StoredFeatur
         flat = np.fromiter(chain.from_iterable(ranges), np.int64, 2 * len(ranges))
         return flat.reshape(-1, 2)
     return [bytes(payload[start:stop]) for start, stop in ranges]
-
-
-def _texts(value: Any, feature: tables.StoredFeature) -> tuple[NDArray[np.int32], list[bytes]]:
-    """Id of every step's text, and the texts; of the episode's one text, one id."""
-    if feature.role == "points":
-        rows = value.astype(np.int64).reshape(-1, feature.width)
-        ids, different = tables.numbered(row.tobytes() for row in rows)
-        return ids, [text_of_points(np.frombuffer(row, np.int64)) for row in different]
-    if feature.role == "number":
-        return tables.numbered(str(int(one)).encode() for one in value.tolist())
-    if not feature.per_step and not value:
-        return np.zeros(1, np.int32), [b""]
-    return tables.numbered(value if feature.width == 1 else joined(value, feature.width))

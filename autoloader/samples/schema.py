@@ -17,13 +17,12 @@ import json
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 from autoloader.formats import Feature
 from autoloader.formats.records import FeatureValue, MalformedRecordError
 from autoloader.formats.tables import Role, StoredFeature, Wanted
 from autoloader.samples.resolve import ResolvedDataset
-from autoloader.samples.transforms.fields import SINGLE, is_several, is_text, texts_a_step
+from autoloader.samples.transforms.fields import is_text, stored_as, text_role
 from autoloader.samples.transforms.rlds import agreed_steps
 from autoloader.samples.transforms.transform import VALID_KEY, Transform
 
@@ -46,11 +45,11 @@ class RecordSchema(Wanted):
         rewritten = dataset.transform is not None
         for choices in dataset.cameras.values():
             found |= {_frames(feature, rewritten=rewritten) for feature in choices}
-        found |= {_stored(feature, "column") for feature in dataset.numeric_features().values()}
+        found |= {stored_as(feature, "column") for feature in dataset.numeric_features().values()}
         words = (*dataset.language, *(dataset.keep.features if dataset.keep else ()))
-        found |= {_stored(feature, text_role(feature)) for feature in words}
+        found |= {stored_as(feature, text_role(feature)) for feature in words}
         held = (*dataset.held.values(), *dataset.present.values())
-        found |= {_stored(feature, held_role(feature)) for feature in held}
+        found |= {stored_as(feature, held_role(feature)) for feature in held}
         if dataset.transform is not None:
             found.add(StoredFeature("column", VALID_KEY, VALID_KEY, "int64", 1, True))
         features = tuple(sorted(found, key=lambda one: (one.role, one.key)))
@@ -135,30 +134,11 @@ def held_role(feature: Feature) -> Role:
     return "column" if "float" in feature.dtype else "integers"
 
 
-def text_role(feature: Feature) -> Role:
-    """Role of a text feature: how its texts are stored."""
-    if is_text(feature):
-        return "text"
-    if is_several(feature):
-        return "texts"
-    return "number" if feature.shape in SINGLE else "points"
-
-
 def _frames(feature: Feature, *, rewritten: bool) -> StoredFeature:
     """Stored form of a camera's frames; a record that was rewritten has byte strings alone."""
     kind = None if rewritten else feature.listed
     width = 1 if kind is None else feature.step_numbers
     return StoredFeature("frames", feature.key, feature.path, kind or "bytes", width, True)
-
-
-def _stored(feature: Feature, role: Role) -> StoredFeature:
-    """A feature in its role, as the index stores it."""
-    if role == "text":
-        return StoredFeature(role, feature.key, feature.path, "bytes", 1, feature.per_step)
-    width = texts_a_step(feature) if role == "texts" else feature.step_numbers
-    kind: Literal["bytes", "float", "int64"] = "float" if "float" in feature.dtype else "int64"
-    kind = "bytes" if role == "texts" else kind
-    return StoredFeature(role, feature.key, feature.path, kind, width, feature.per_step)
 
 
 def _count(count: int, feature: StoredFeature) -> int:

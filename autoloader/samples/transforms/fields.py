@@ -16,10 +16,12 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoloader.errors import SpecError, UnsupportedError, many, nearest
 from autoloader.formats import Feature
 from autoloader.formats.features import JOINED, RAGGED
+from autoloader.formats.tables import Role, StoredFeature, numbered
 from autoloader.samples.draws import Floats, Ints
 from autoloader.spec import FieldExpression, FieldTerm, SampleSpec
 from autoloader.spec.fields import FieldOp
@@ -297,30 +299,44 @@ def texts_a_step(feature: Feature) -> int:
     return feature.step_numbers if feature.per_step or None not in feature.shape else 0
 
 
-def joined(strings: Sequence[bytes], width: int) -> list[bytes]:
-    """The stored texts of a feature of ``width`` strings a step, from all of them in a row.
+def text_role(feature: Feature) -> Role:
+    """Role of a text feature: how its texts are stored."""
+    if is_text(feature):
+        return "text"
+    if is_several(feature):
+        return "texts"
+    return "number" if feature.shape in SINGLE else "points"
 
-    Of ``width`` 0 (see ``texts_a_step``) one of all the strings.
-    """
-    if not width:
-        return [BETWEEN.join(strings)]
-    return [BETWEEN.join(strings[first : first + width]) for first in range(0, len(strings), width)]
+
+def stored_as(feature: Feature, role: Role) -> StoredFeature:
+    """A feature of numbers or texts in its role, as the index stores it."""
+    if role == "text":
+        return StoredFeature(role, feature.key, feature.path, "bytes", 1, feature.per_step)
+    width = texts_a_step(feature) if role == "texts" else feature.step_numbers
+    kind: Literal["bytes", "float", "int64"] = "float" if "float" in feature.dtype else "int64"
+    kind = "bytes" if role == "texts" else kind
+    return StoredFeature(role, feature.key, feature.path, kind, width, feature.per_step)
 
 
-def texts_of(values: Any, feature: Feature) -> list[bytes]:
-    """The stored texts of a feature of language: of every step, or the episode's one.
+def stored_texts(values: Any, feature: StoredFeature) -> tuple[NDArray[np.int32], list[bytes]]:
+    """Id of every step's text, and the texts; of the episode's one text, one id.
 
     Args:
-        values: byte strings, several a step in a row where there are several, or integers.
+        values: byte strings, several a step in a row where there are several, or integers, flat.
         feature: feature that the values are of.
     """
-    if is_text(feature) or is_several(feature):
-        stored = list(values) if is_text(feature) else joined(values, texts_a_step(feature))
-        return stored or ([] if feature.per_step else [b""])
-    if feature.shape in SINGLE:
-        return [str(number).encode() for number in values.reshape(-1).tolist()]
-    points = values.astype(np.int64, copy=False).reshape(-1, int(feature.shape[0] or 1))
-    return [text_of_points(row) for row in points]
+    if feature.role == "points":
+        rows = values.astype(np.int64, copy=False).reshape(-1, feature.width)
+        ids, different = numbered(row.tobytes() for row in rows)
+        return ids, [text_of_points(np.frombuffer(row, np.int64)) for row in different]
+    if feature.role == "number":
+        return numbered(str(int(one)).encode() for one in values.tolist())
+    if not feature.per_step and not values:
+        return np.zeros(1, np.int32), [b""]
+    if feature.role == "texts":
+        width = feature.width or len(values)
+        values = [BETWEEN.join(values[at : at + width]) for at in range(0, len(values), width)]
+    return numbered(values)
 
 
 def described(feature: Feature) -> str:

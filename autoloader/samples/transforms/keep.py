@@ -39,7 +39,9 @@ from autoloader.samples.transforms.fields import (
     check_encoding,
     check_language,
     find_feature,
-    texts_of,
+    stored_as,
+    stored_texts,
+    text_role,
     unfit,
 )
 from autoloader.samples.windows import dropped_edges
@@ -315,14 +317,14 @@ def _parsed(path: str, size: int, mtime_ns: int) -> Mapping[str, Pairs]:
 
 def runs_of_episode(values: Any, feature: Feature) -> TextRuns:
     """The texts of one episode, as those of episode 0."""
+    ids, texts = stored_texts(values, stored_as(feature, text_role(feature)))
     runs: list[tuple[int, int, int, int]] = []
-    ids: dict[bytes, int] = {}
     step = 0
-    for text, same in groupby(texts_of(values, feature)):
+    for number, same in groupby(ids.tolist()):
         stop = step + len(list(same)) if feature.per_step else ALL_STEPS
-        runs.append((0, step, stop, ids.setdefault(text, len(ids))))
+        runs.append((0, step, stop, number))
         step = stop
-    return TextRuns(np.asarray(runs, np.int64).reshape(-1, 4), tuple(ids))
+    return TextRuns(np.asarray(runs, np.int64).reshape(-1, 4), tuple(texts))
 
 
 _SHIFT = 1 << 32
