@@ -46,55 +46,46 @@ class OpenMixture:
     All pipelines over the mixture share this object. With the last of them it goes, and the next
     pipeline reads the files again.
 
+    Args:
+        mixture: the resolved mixture.
+        order: the order of its samples.
+
     Attributes:
+        first: path → status of each local shard file before its index was opened.
         indexes: index of every dataset.
         plan: plan of the samples over these indexes.
         next_use: the plan read backwards: the position at which a frame is needed again.
         frames: frame cache of all pipelines, with a budget of 0 at first.
         frames_bytes: bytes of all decoded frames; a cache of so many evicts none.
         blocks: blocks that runs are read from; ``None``: the order has no locality.
-        first: path → status of each local shard file before its index was opened.
+
+    Raises:
+        SourceError: an index cannot be opened or built.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_open = False
-        self.indexes: tuple[DatasetIndex, ...] = ()
-        self.plan: SamplePlan
-        self.next_use: NextUse
-        self.frames: FrameTable
-        self.frames_bytes = 0
-        self.blocks: Blocks | None = None
+    def __init__(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
         self.first: dict[str, os.stat_result] = {}
-
-    def open(self, mixture: ResolvedMixture, order: MixtureOrder) -> None:
-        """Open what is not open; waits where another thread is opening it."""
-        with self._lock:
-            if not self._is_open:
-                for path in {one.path for dataset in mixture.datasets for one in dataset.slices}:
-                    with contextlib.suppress(OSError):  # remote, or gone: its index says so
-                        self.first[path] = os.stat(path)  # noqa: PTH116
-                self.indexes = open_indexes(mixture.datasets)
-                for index in self.indexes:
-                    check_content(mixture, index.dataset.name, index.digest())
-                tables = tables_of(mixture, order, self.indexes)
-                self.plan = SamplePlan(order, tables, chain=order.chain)
-                self.next_use = NextUse(self.plan, tables)
-                self.frames = FrameTable(
-                    mixture.layout.frame_bytes,
-                    len(mixture.datasets),
-                    made=_made(mixture, self.indexes),
-                )
-                sizes = mixture.layout.frame_bytes
-                self.frames_bytes = sum(
-                    int(index.steps.sum(dtype=np.int64)) * len(choices) * sizes[camera]
-                    for dataset, index in zip(mixture.datasets, self.indexes, strict=True)
-                    for camera, choices in dataset.cameras.items()
-                )
-                if order.locality is not None:
-                    self.blocks = Blocks(mixture, order, self.plan, self.planner(mixture))
-                    self.blocks.now = NowRead(self.first)
-                self._is_open = True
+        for path in {one.path for dataset in mixture.datasets for one in dataset.slices}:
+            with contextlib.suppress(OSError):  # remote, or gone: its index says so
+                self.first[path] = os.stat(path)  # noqa: PTH116
+        self.indexes = open_indexes(mixture.datasets)
+        for index in self.indexes:
+            check_content(mixture, index.dataset.name, index.digest())
+        tables = tables_of(mixture, order, self.indexes)
+        self.plan = SamplePlan(order, tables, chain=order.chain)
+        self.next_use = NextUse(self.plan, tables)
+        sizes = mixture.layout.frame_bytes
+        made = _made(mixture, self.indexes)
+        self.frames = FrameTable(sizes, len(mixture.datasets), made=made)
+        self.frames_bytes = sum(
+            int(index.steps.sum(dtype=np.int64)) * len(choices) * sizes[camera]
+            for dataset, index in zip(mixture.datasets, self.indexes, strict=True)
+            for camera, choices in dataset.cameras.items()
+        )
+        self.blocks: Blocks | None = None
+        if order.locality is not None:
+            self.blocks = Blocks(mixture, order, self.plan, self.planner(mixture))
+            self.blocks.now = NowRead(self.first)
 
     def planner(self, mixture: ResolvedMixture) -> RunPlanner:
         """A planner of reads over the indexes."""
@@ -102,7 +93,9 @@ class OpenMixture:
 
 
 _open_mixtures: weakref.WeakValueDictionary[str, OpenMixture] = weakref.WeakValueDictionary()
-_lock = free_in_forks(threading.Lock(), _open_mixtures.clear)
+_opening: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
+"""Of each mixture that is being opened, held by the thread that opens it."""
+_lock = free_in_forks(threading.Lock(), _open_mixtures.clear, _opening.clear)
 
 
 def _made(mixture: ResolvedMixture, indexes: Sequence[DatasetIndex]) -> dict[str, list[int]]:
@@ -142,10 +135,10 @@ class CompiledMixture:
         files = [versions_of(one) for one in mixture.datasets]
         key = json.dumps([mixture.plain(), asdict(order), files], sort_keys=True)
         with _lock:
-            opened = _open_mixtures.get(key)
-            if opened is None:
-                opened = _open_mixtures[key] = OpenMixture()
-        opened.open(mixture, order)
+            mine = _opening.setdefault(key, threading.Lock())
+        with mine:
+            opened = _open_mixtures.get(key) or OpenMixture(mixture, order)
+            _open_mixtures[key] = opened
         if self.open_mixture is not opened:
             self.let_go()
         self.open_mixture = opened
