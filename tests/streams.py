@@ -86,6 +86,14 @@ def opened(spec: Any, **own: Any) -> AutoLoader:
     )
 
 
+def opened_by(reader: str, *datasets: Any, output: Any = "numpy", **top: Any) -> AutoLoader:
+    """A pass of each dataset an epoch: by stream, indexed, or indexed with decode processes."""
+    how = {"weights": "natural", "batch": {"size": 4, "drop_last": False}, **top}
+    spec = spec_of(*datasets, reader="stream" if reader == "stream" else "indexed", **how)
+    knobs = {"ring_slots": 4, "decode_processes": 1} if reader == "processes" else None
+    return opened(spec, controller=False, output=output, knobs=knobs)
+
+
 def mixture_of(*datasets: Written | Mapping[str, Any], **top: Any) -> ResolvedMixture:
     """``spec_of``, resolved for split train."""
     return resolve(spec_of(*datasets, **top))

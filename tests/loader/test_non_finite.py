@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rlds_files import Written, episode, png, write_dataset, write_steps
-from streams import opened, spec_of
+from streams import opened_by
 
 from autoloader import AutoLoader
 from autoloader.errors import SourceError
@@ -31,18 +31,7 @@ def build(folder: Path, name: str = "robot", *, value: float = math.nan) -> Writ
 
 def load(reader: str, *written: Written, **errors: Any) -> AutoLoader:
     """One pass of each dataset is an epoch."""
-    spec = spec_of(
-        *written,
-        reader="stream" if reader == "stream" else "indexed",
-        weights="natural",
-        batch={"size": 4, "drop_last": False},
-        errors={"max_corrupt_ratio": 0.3, **errors},
-    )
-    return opened(
-        spec,
-        controller=False,
-        knobs={"ring_slots": 4, "decode_processes": 1} if reader == "processes" else None,
-    )
+    return opened_by(reader, *written, errors={"max_corrupt_ratio": 0.3, **errors})
 
 
 def odd_rows(batches: list[dict[str, Any]]) -> list[tuple[int, ...]]:

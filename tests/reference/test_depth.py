@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from plain_tfds import plain_episodes, value_at
 from rlds_files import PLAIN, Written, episode, image, numbers, png, write_dataset, write_records
-from streams import dataset_of, mixture_of, opened, spec_of
+from streams import dataset_of, mixture_of, opened, opened_by, spec_of
 
 from autoloader import AutoLoader
 from autoloader.errors import SpecError
@@ -112,30 +112,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def loader_of(path: Path, reader: str, cameras: Mapping[str, Any] = CAMERAS,
               output: str = "numpy", sample: Any = None, **own: Any) -> AutoLoader:  # fmt: skip
-    declared: dict[str, Any] = {
-        "name": "robot",
-        "path": str(path),
-        "images": {name: IMAGES[name] for name in cameras},
-        "action": "action",
-        "state": "observation/state",
-        **own,
-    }
-    spec = spec_of(
-        declared,
-        cameras=cameras,
-        reader="stream" if reader == "stream" else "indexed",
-        weights="natural",
-        batch={"size": 4, "drop_last": False},
-        sample=sample or {},
-    )
-    return AutoLoader(
-        spec,
-        isolation="thread",
-        ram_floor=0,
-        controller=False,
-        output=output,  # type: ignore[arg-type]
-        knobs={"ring_slots": 4, "decode_processes": 1} if reader == "processes" else None,
-    )
+    images = {name: IMAGES[name] for name in cameras}
+    declared = {"name": "robot", "path": str(path), "images": images, "action": "action",
+                "state": "observation/state", **own}  # fmt: skip
+    return opened_by(reader, declared, cameras=cameras, sample=sample or {}, output=output)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rlds_files import PLAIN, TEXT, Written, episode, numbers, png, write_dataset
-from streams import dataset_of, mixture_of, spec_of
+from streams import dataset_of, mixture_of, opened_by, spec_of
 
 from autoloader import AutoLoader
 from autoloader.errors import SpecError
@@ -88,22 +88,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Written:
     )
 
 
-def load(*datasets: Any, reader: str, output: str = "numpy", **top: Any) -> AutoLoader:
-    spec = spec_of(
-        *datasets,
-        reader="stream" if reader == "stream" else "indexed",
-        **{"weights": "natural", "batch": {"size": 4, "drop_last": False}, **top},
-    )
-    return AutoLoader(
-        spec,
-        isolation="thread",
-        ram_floor=0,
-        controller=False,
-        output=output,  # type: ignore[arg-type]
-        knobs={"ring_slots": 4, "decode_processes": 1} if reader == "processes" else None,
-    )
-
-
 def wanted(
     values: Mapping[str, Any], name: str, t: int, sample: Mapping[str, Any], stride: int
 ) -> tuple[Any, Any]:
@@ -150,7 +134,7 @@ def test_features_are_those_of_the_files_and_those_of_others_are_masked(
         dataset_of(plain, features={"is_last": "done"}, stride=stride),
     )
     seen = 0
-    with load(*datasets, reader=reader, sample=sample) as loader:
+    with opened_by(reader, *datasets, sample=sample) as loader:
         for batch in loader:
             assert batch["features"].keys() == batch["feature_mask"].keys() == ALL.keys()
             for k, (dataset, _, shard, record, t) in enumerate(batch["provenance"].tolist()):
@@ -209,7 +193,7 @@ def test_a_record_that_lacks_a_feature_is_quarantined_by_both_readers(tmp_path: 
     written = write_dataset(tmp_path, [records], features=FEATURES)
     dataset = dataset_of(written, features={"success": "episode_metadata/success"})
     for reader in ("stream", "indexed"):
-        with load(dataset, reader=reader, errors={"max_corrupt_ratio": 0.5}) as loader:
+        with opened_by(reader, dataset, errors={"max_corrupt_ratio": 0.5}) as loader:
             places = {tuple(p[2:4]) for batch in loader for p in batch["provenance"].tolist()}
         assert places == {(0, 0), (0, 2)}
 
@@ -270,7 +254,7 @@ def test_a_camera_that_a_flag_says_is_absent_is_black_and_masked(
     cameras = {"primary": {"size": [12, 16]}, "wrist": {"size": [12, 16]}}
     datasets = (dataset_of(written, images=images), dataset_of(plain))
     found = set()
-    with load(*datasets, reader=reader, sample=sample, cameras=cameras) as loader:
+    with opened_by(reader, *datasets, sample=sample, cameras=cameras) as loader:
         for batch in loader:
             for k, (dataset, _, shard, record, t) in enumerate(batch["provenance"].tolist()):
                 steps = 4 if dataset else LENGTHS[shard][record]
