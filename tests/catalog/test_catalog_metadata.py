@@ -10,30 +10,14 @@ from autoloader.errors import SourceError, SpecError
 from autoloader.formats import open_source
 from autoloader.formats.tfds import locate_version
 
-FEATURES: dict[str, Any] = {
-    "pythonClassName": "FeaturesDict",
-    "featuresDict": {
-        "features": {
-            "steps": {
-                "pythonClassName": "Dataset",
-                "sequence": {
-                    "feature": {
-                        "pythonClassName": "FeaturesDict",
-                        "featuresDict": {
-                            "features": {
-                                "reward": {
-                                    "pythonClassName": "Scalar",
-                                    "tensor": {"shape": {}, "dtype": "float32"},
-                                }
-                            }
-                        },
-                    },
-                    "length": "-1",
-                },
-            }
-        }
-    },
-}
+
+def tree(**features: Any) -> dict[str, Any]:
+    return {"pythonClassName": "FeaturesDict", "featuresDict": {"features": features}}
+
+
+REWARD = {"pythonClassName": "Scalar", "tensor": {"shape": {}, "dtype": "float32"}}
+STEPS = {"feature": tree(reward=REWARD), "length": "-1"}
+FEATURES = tree(steps={"pythonClassName": "Dataset", "sequence": STEPS})
 
 
 def split(name: str, *lengths: int, **more: Any) -> dict[str, Any]:

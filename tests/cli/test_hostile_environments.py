@@ -51,24 +51,22 @@ PLACES = {
     "of control characters": "/tmp/\x1b[31m\n",
 }
 
+OWN: dict[str, None] = {"AUTOLOADER_CACHE_DIR": None, "AUTOLOADER_CONFIG_DIR": None}
+FOLDERS: list[tuple[str, list[str], dict[str, None]]] = [
+    ("HOME", ["HOME"], {}),
+    ("cache", ["AUTOLOADER_CACHE_DIR"], {}),
+    ("config", ["AUTOLOADER_CONFIG_DIR"], {}),
+    ("XDG", [f"XDG_{one}_HOME" for one in ("CACHE", "CONFIG", "DATA", "STATE")], OWN),
+    ("TMPDIR", ["TMPDIR"], {}),
+    ("decisions", ["AUTOLOADER_DECISIONS"], {}),
+]
 FULL = "/dev/full"
 CASES: dict[str, dict[str, Any]] = {
-    **{f"HOME {name}": env(HOME=place) for name, place in PLACES.items()},
-    **{f"cache {name}": env(AUTOLOADER_CACHE_DIR=place) for name, place in PLACES.items()},
-    **{f"config {name}": env(AUTOLOADER_CONFIG_DIR=place) for name, place in PLACES.items()},
     **{
-        f"XDG {name}": env(
-            XDG_CACHE_HOME=place,
-            XDG_CONFIG_HOME=place,
-            XDG_DATA_HOME=place,
-            XDG_STATE_HOME=place,
-            AUTOLOADER_CACHE_DIR=None,
-            AUTOLOADER_CONFIG_DIR=None,
-        )
+        f"{what} {name}": env(**dict.fromkeys(variables, place), **others)
+        for what, variables, others in FOLDERS
         for name, place in PLACES.items()
     },
-    **{f"TMPDIR {name}": env(TMPDIR=place) for name, place in PLACES.items()},
-    **{f"decisions {name}": env(AUTOLOADER_DECISIONS=place) for name, place in PLACES.items()},
     "no variables": {"env": None},
     "LANG=C": env(LANG="C", LC_ALL="C"),
     "an unknown locale": env(LANG="xx_YY.UTF-9", LC_ALL="xx_YY.UTF-9"),

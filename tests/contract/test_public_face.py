@@ -62,22 +62,11 @@ def test_the_arguments_of_the_front_door_are_the_designs():
     ]  # fmt: skip
     defaults = {name: p.default for name, p in found.items() if p.default is not p.empty}
     assert defaults == {
-        "batch_size": None,
-        "profile": None,
-        "ram_floor": None,
-        "disk_floor": None,
-        "split": "train",
-        "knobs": None,
-        "isolation": "process",
-        "controller": True,
-        "rank": None,
-        "world_size": None,
-        "device_mesh": None,
-        "output": "torch",
-        "reproducible": False,
-        "replay_one_batch": False,
-        "helpers": None,
-    }
+        "batch_size": None, "profile": None, "ram_floor": None, "disk_floor": None,
+        "split": "train", "knobs": None, "isolation": "process", "controller": True, "rank": None,
+        "world_size": None, "device_mesh": None, "output": "torch", "reproducible": False,
+        "replay_one_batch": False, "helpers": None,
+    }  # fmt: skip
     for method in ("__iter__", "__len__", "close", "locate", "load_state_dict", "retune",
                    "state_dict", "statistics"):  # fmt: skip
         assert callable(getattr(autoloader.AutoLoader, method))

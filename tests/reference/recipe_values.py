@@ -4,6 +4,7 @@ An episode is a mapping of feature paths to arrays [T, w] (texts: lists). ``want
 project trains on. Nothing of the library is used here.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -245,82 +246,61 @@ def _of_dictionary(name: str, e: Arrays) -> np.ndarray:
 # -- states ---------------------------------------------------------------------------------------
 
 _Parts = list[tuple[str, slice] | int]
-_ALL = slice(None)
-_S6: _Parts = [("state", slice(0, 6)), 1, ("state", slice(-1, None))]
-_S7_0: _Parts = [("state", slice(0, 7)), 1]
-_ALL_S: _Parts = [("state", _ALL)]
+_TOLD = """\
+fractal20220817_data: base_pose_tool_reached gripper_closed
+kuka: clip_function_input/base_pose_tool_reached gripper_closed
+taco_play: robot_obs[:6] 1 robot_obs[7:8]
+jaco_play: end_effector_cartesian_pos[:6] 1 end_effector_cartesian_pos[6:7]
+berkeley_cable_routing: robot_state 1
+viola: joint_states gripper_states
+berkeley_autolab_ur5: robot_state[6:14]
+toto ucsd_kitchen dlr_edan_shared_control: state[:7] 1
+language_table: effector_translation 6
+columbia_cairlab_pusht_real: robot_state 6
+stanford_kuka_multimodal: ee_position ee_orientation 1
+nyu_rot ucsd_pick_and_place utokyo_pr2_opening_fridge utokyo_pr2_tabletop_manipulation tokyo_u_lsmo
+  stanford_robocook: state[:6] 1 state[-1:]
+stanford_hydra: state[:3] state[7:10] 1 state[-3:-2]
+austin_buds utaustin_mutex: state[:8]
+nyu_franka_play: state[-6:] 2
+maniskill: tcp_pose state[7:8]
+furniture_bench: state[:7] state[-1:]
+austin_sailor austin_sirius cmu_play_fusion aloha_mobile dobbe aloha1_put_X_into_pot_300_demos
+  aloha1_fold_shorts_20_demos aloha1_fold_shirt_30_demos aloha1_scoop_X_into_bowl_45_demos: state
+bc_z: present/xyz present/axis_angle 1 present/sensed_close
+utokyo_xarm_pick_and_place: end_effector_pose 2
+utokyo_xarm_bimanual: pose_r 2
+robo_net: state[:4] 3 state[-1:]
+berkeley_mvp: pose gripper
+kaist_nonprehensile: state[-7:] 1
+stanford_mask_vit: end_effector_pose[:4] 3 end_effector_pose[4:5]
+dlr_sara_pour: state 2
+dlr_sara_grid_clamp: state[:6] 2
+asu_table_top: /ground_truth_states/EE 1 state[-1:]
+imperialcollege_sawyer_wrist_cam: 7 state
+iamlab_cmu_pickup_insert: state[:7] state[7:8]
+berkeley_fanuc_manipulation: state[:6] 1 state[6:7]
+cmu_stretch: state[:3] 4 state[3:4]
+fmb: eef_pose state_gripper_pose
+berkeley_gnm_recon berkeley_gnm_cory_hall berkeley_gnm_sac_son: position 3 yaw 2
+libero_spatial_no_noops libero_object_no_noops libero_goal_no_noops libero_10_no_noops: state[:6] 1
+  state[-2:]
+"""
+"""Names: features of OpenVLA's state, with columns, and so many columns of zeros."""
+
+
+def _part(told: str) -> tuple[str, slice] | int:
+    name, _, columns = told.removesuffix("]").partition("[")
+    first, _, stop = columns.partition(":")
+    taken = slice(int(first or 0), int(stop) if stop else None)
+    return int(name) if name.isdigit() else (name, taken)
+
+
 _STATES: dict[str, _Parts] = {
-    "fractal20220817_data": [("base_pose_tool_reached", _ALL), ("gripper_closed", _ALL)],
-    "kuka": [("clip_function_input/base_pose_tool_reached", _ALL), ("gripper_closed", _ALL)],
-    "taco_play": [("robot_obs", slice(0, 6)), 1, ("robot_obs", slice(7, 8))],
-    "jaco_play": [
-        ("end_effector_cartesian_pos", slice(0, 6)), 1,
-        ("end_effector_cartesian_pos", slice(6, 7)),
-    ],
-    "berkeley_cable_routing": [("robot_state", _ALL), 1],
-    "viola": [("joint_states", _ALL), ("gripper_states", _ALL)],
-    "berkeley_autolab_ur5": [("robot_state", slice(6, 14))],
-    "toto": _S7_0,
-    "language_table": [("effector_translation", _ALL), 6],
-    "columbia_cairlab_pusht_real": [("robot_state", _ALL), 6],
-    "stanford_kuka_multimodal": [("ee_position", _ALL), ("ee_orientation", _ALL), 1],
-    "nyu_rot": _S6,
-    "stanford_hydra": [
-        ("state", slice(0, 3)), ("state", slice(7, 10)), 1, ("state", slice(-3, -2)),
-    ],
-    "austin_buds": [("state", slice(0, 8))],
-    "nyu_franka_play": [("state", slice(-6, None)), 2],
-    "maniskill": [("tcp_pose", _ALL), ("state", slice(7, 8))],
-    "furniture_bench": [("state", slice(0, 7)), ("state", slice(-1, None))],
-    "ucsd_kitchen": _S7_0,
-    "ucsd_pick_and_place": _S6,
-    "austin_sailor": _ALL_S,
-    "austin_sirius": _ALL_S,
-    "bc_z": [
-        ("present/xyz", _ALL), ("present/axis_angle", _ALL), 1, ("present/sensed_close", _ALL),
-    ],
-    "utokyo_pr2_opening_fridge": _S6,
-    "utokyo_pr2_tabletop_manipulation": _S6,
-    "utokyo_xarm_pick_and_place": [("end_effector_pose", _ALL), 2],
-    "utokyo_xarm_bimanual": [("pose_r", _ALL), 2],
-    "robo_net": [("state", slice(0, 4)), 3, ("state", slice(-1, None))],
-    "berkeley_mvp": [("pose", _ALL), ("gripper", _ALL)],
-    "kaist_nonprehensile": [("state", slice(-7, None)), 1],
-    "stanford_mask_vit": [
-        ("end_effector_pose", slice(0, 4)), 3, ("end_effector_pose", slice(4, 5)),
-    ],
-    "tokyo_u_lsmo": _S6,
-    "dlr_sara_pour": [("state", _ALL), 2],
-    "dlr_sara_grid_clamp": [("state", slice(0, 6)), 2],
-    "dlr_edan_shared_control": _S7_0,
-    "asu_table_top": [("/ground_truth_states/EE", _ALL), 1, ("state", slice(-1, None))],
-    "stanford_robocook": _S6,
-    "imperialcollege_sawyer_wrist_cam": [7, ("state", _ALL)],
-    "iamlab_cmu_pickup_insert": [("state", slice(0, 7)), ("state", slice(7, 8))],
-    "utaustin_mutex": [("state", slice(0, 8))],
-    "berkeley_fanuc_manipulation": [("state", slice(0, 6)), 1, ("state", slice(6, 7))],
-    "cmu_play_fusion": _ALL_S,
-    "cmu_stretch": [("state", slice(0, 3)), 4, ("state", slice(3, 4))],
-    "aloha_mobile": _ALL_S,
-    "fmb": [("eef_pose", _ALL), ("state_gripper_pose", _ALL)],
-    "dobbe": _ALL_S,
-    **{
-        f"berkeley_gnm_{one}": [("position", _ALL), 3, ("yaw", _ALL), 2]
-        for one in ("recon", "cory_hall", "sac_son")
-    },
-    **{
-        f"libero_{one}_no_noops": [("state", slice(0, 6)), 1, ("state", slice(-2, None))]
-        for one in ("spatial", "object", "goal", "10")
-    },
-    **dict.fromkeys(
-        (
-            "aloha1_put_X_into_pot_300_demos", "aloha1_fold_shorts_20_demos",
-            "aloha1_fold_shirt_30_demos", "aloha1_scoop_X_into_bowl_45_demos",
-        ),
-        _ALL_S,
-    ),
-}  # fmt: skip
-"""OpenVLA's: feature and columns, or so many columns of zeros."""
+    name: [_part(one) for one in parts.split()]
+    for names, parts in (entry.split(":", 1) for entry in re.split(r"\n(?! )", _TOLD.rstrip()))
+    for name in names.split()
+}
 _OCTO_PADS = {"cmu_stretch": 3, "stanford_mask_vit": 2}
 """Zeros that Octo has in the middle, where others have none."""
 _OCTO_NONE = (

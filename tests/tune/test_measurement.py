@@ -178,23 +178,10 @@ def test_the_document_has_the_keys_of_the_contract_and_is_json():
     found, _ = measured(ManualClock())
     document = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert set(document) == {
-        "samples_per_s",
-        "batches_per_s",
-        "batch_latency_s",
-        "interrupted",
-        "time_to_first_batch_s",
-        "peak_rss_bytes",
-        "min_headroom_bytes",
-        "wait_ratio",
-        "mixture",
-        "knobs",
-        "samples",
-        "datasets",
-        "decodes_per_sample",
-        "batch_call_s",
-        "cache",
-        "trace",
-    }
+        "samples_per_s", "batches_per_s", "batch_latency_s", "interrupted", "time_to_first_batch_s",
+        "peak_rss_bytes", "min_headroom_bytes", "wait_ratio", "mixture", "knobs", "samples",
+        "datasets", "decodes_per_sample", "batch_call_s", "cache", "trace",
+    }  # fmt: skip
     assert set(document["batch_latency_s"]) == {"p50", "p90", "p99"}
     assert document["knobs"]["decode_threads"] == 3
     assert document["peak_rss_bytes"] >= 0

@@ -231,24 +231,10 @@ def test_a_start_that_outlasts_the_budget_leaves_a_profile_that_says_so(spec_pat
 def test_the_document_has_the_keys_of_the_contract(spec_path: Path, tmp_path: Path):
     document = json.loads(json.dumps(run(spec_path, study="mine").as_dict(), allow_nan=False))
     assert set(document) == {
-        "profile_path",
-        "profile_notes",
-        "report_path",
-        "verdict",
-        "best",
-        "start",
-        "speedup",
-        "speedup_interval",
-        "confirmed_within_ratio",
-        "bound_samples_per_s",
-        "limited_by",
-        "lifts",
-        "trace",
-        "ended",
-        "trials",
-        "study",
-        "storage",
-    }
+        "profile_path", "profile_notes", "report_path", "verdict", "best", "start", "speedup",
+        "speedup_interval", "confirmed_within_ratio", "bound_samples_per_s", "limited_by", "lifts",
+        "trace", "ended", "trials", "study", "storage",
+    }  # fmt: skip
     for end in ("best", "start"):
         assert set(document[end]) == {"knobs", "samples_per_s", "min_headroom_bytes"}
     assert set(document["trials"]) == {"complete", "pruned", "infeasible", "failed"}
