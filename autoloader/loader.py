@@ -852,11 +852,9 @@ def validation_loaders(
     """
     spec = arguments.spec_of(spec)
     found: dict[str, ValidationLoader] = {}
-    try:
+    with contextlib.ExitStack() as opened:
         for name, own in validation_specs(spec, split).items():
             found[name] = ValidationLoader(own, split, **options)
-    except BaseException:
-        for loader in found.values():
-            loader.close()
-        raise
+            opened.callback(found[name].close)
+        opened.pop_all()
     return found

@@ -195,7 +195,6 @@ class Prices:
         sample_bytes: bytes of an encoded sample that waits.
         record_bytes: dataset → bytes of an episode.
         run_bytes: bytes of a run that is read ahead, with the indexed reader.
-        process_bytes: bytes of a further decode process.
         picture_bytes: bytes of the largest picture, decoded; 0 where it is not known.
         scale: bytes that the process held over the bytes that these prices predicted, at least 1.
     """
@@ -204,7 +203,6 @@ class Prices:
     sample_bytes: int = SAMPLE_BYTES
     record_bytes: Mapping[str, int] = field(default_factory=dict)
     run_bytes: int = RUN_BYTES
-    process_bytes: int = INTERPRETER_BYTES
     picture_bytes: int = 0
     scale: float = 1.0
 
@@ -229,7 +227,7 @@ def price_knobs(knobs: Knobs, datasets: Mapping[str, int], prices: Prices) -> in
     private += price_decoding(knobs, prices.picture_bytes)
     if indexed:
         private += _price_runs(knobs, prices.run_bytes)
-        private += (knobs.decode_processes - 1) * prices.process_bytes
+        private += (knobs.decode_processes - 1) * INTERPRETER_BYTES
         shared += knobs.cache_bytes + _price_helpers(knobs, prices.slot_bytes)
     else:
         private += sum(_price_stream(knobs, name, prices) for name in datasets)

@@ -182,19 +182,11 @@ def written_by_others(path: Path, found: os.stat_result, data: os.stat_result | 
     trusted = {os.geteuid(), 0} if data is None else {os.geteuid(), 0, data.st_uid}
     if found.st_uid not in trusted:
         return f"it belongs to user {found.st_uid}"
-    writers = found.st_mode & other_writers(found)
+    # The group may be this user's own: many systems make such a one, with a umask of 002.
+    writers = found.st_mode & (0o002 if _is_own_group(found.st_gid) else 0o022)
     if data is not None and found.st_gid == data.st_gid:
         writers &= ~data.st_mode
     return f"others may write to it: chmod go-w {path}" if writers else ""
-
-
-def other_writers(found: os.stat_result) -> int:
-    """The mode bits that let other users write to a file or folder.
-
-    The group's bit is not one of them if the group is this user's own. Many systems make such a
-    group for each user, with a umask of 002.
-    """
-    return 0o002 if _is_own_group(found.st_gid) else 0o022
 
 
 @functools.cache

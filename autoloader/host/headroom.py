@@ -99,7 +99,10 @@ class HeadroomProbe:
             PipelineError: nothing can be read.
         """
         with self._lock:
-            best, source = self._host_bytes(), "host"
+            kib, source = number_after(self._meminfo.read() or b"", b"MemAvailable:"), "host"
+            if kib is None:
+                self._tell(f"{self._proc}/meminfo has no MemAvailable")
+            best = None if kib is None else kib * 1024
             now_s = time.monotonic()
             if now_s >= self._limits_until_s:
                 self._limits = self._current_limits()
@@ -125,12 +128,6 @@ class HeadroomProbe:
         """The least limit of the process's cgroup and its ancestors; ``None``: there is none."""
         with self._lock:
             return min((limit for _, limit in self._current_limits()), default=None)
-
-    def _host_bytes(self) -> int | None:
-        kib = number_after(self._meminfo.read() or b"", b"MemAvailable:")
-        if kib is None:
-            self._tell(f"{self._proc}/meminfo has no MemAvailable")
-        return None if kib is None else kib * 1024
 
     def _current_limits(self) -> list[tuple[Cgroup, int]]:
         """The groups that bind, with their limits."""

@@ -352,6 +352,4 @@ def usable_processors() -> int:
     return _of_this_process().read().count
 
 
-@functools.cache
-def _of_this_process() -> CgroupProcessors:
-    return CgroupProcessors()
+_of_this_process = functools.cache(CgroupProcessors)

@@ -157,7 +157,14 @@ def with_helpers(plan: LoaderPlan, helpers: str | None) -> LoaderPlan:
             remedy="use reader: indexed (the data must lie on a file system that all hosts see), "
             "or leave helpers out",
         )
-    return replace(plan, helpers=_checked(address or _found_address()))
+    address = address or _found_address()
+    if address == "local" or address.startswith("ray://"):  # we start none
+        raise UsageError(
+            f"helpers: {shown(address)} is not the address of a Ray head that this host has joined",
+            remedy="join with `ray start --address=HEAD:6379 --num-cpus=0`, and write "
+            'helpers="ray@HEAD:6379"',
+        )
+    return replace(plan, helpers=address)
 
 
 def _found_address() -> str:
@@ -177,17 +184,6 @@ def _found_address() -> str:
             remedy="start one (`ray start --head --num-cpus=0` here, `ray start --address=HOST:"
             f'6379` on the helpers), then set {ADDRESS_VARIABLE}=HOST:6379 or helpers="ray@HOST:'
             '6379"',
-        )
-    return address
-
-
-def _checked(address: str) -> str:
-    """An address that names a cluster that runs; we start none."""
-    if address == "local" or address.startswith("ray://"):
-        raise UsageError(
-            f"helpers: {shown(address)} is not the address of a Ray head that this host has joined",
-            remedy="join with `ray start --address=HEAD:6379 --num-cpus=0`, and write "
-            'helpers="ray@HEAD:6379"',
         )
     return address
 

@@ -31,7 +31,6 @@ from autoloader.errors import UsageError, nearest, shown
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.planning import LoaderPlan
 from autoloader.samples.draws import dataset_key
-from autoloader.samples.resolve import ResolvedDataset
 from autoloader.sampling.dealing import Ranks
 from autoloader.sampling.mixture import MixtureOrder, phase_of, shares_of
 from autoloader.spec.block import is_number
@@ -64,9 +63,9 @@ def fingerprint(plan: LoaderPlan) -> dict[str, Any]:
                 "samples": plan.counts[dataset.name].samples,
                 "stride": dataset.stride,
                 "per_episode": dataset.sample.per_episode,
-                **_weights(dataset),
+                **({"sample_weight": known.digest} if known and dataset.drawn_by_weight else {}),
             }
-            for dataset in plan.mixture.datasets
+            for dataset, known in ((one, one.weights) for one in plan.mixture.datasets)
         },
     }
 
@@ -116,12 +115,6 @@ def tell_of_values(state: Mapping[str, Any], here: Mapping[str, str]) -> None:
             "another %s",
             ", ".join(changed),
         )
-
-
-def _weights(dataset: ResolvedDataset) -> dict[str, Any]:
-    """Fields of a state about weights that samples are drawn by; {}: there are none."""
-    known = dataset.weights
-    return {"sample_weight": known.digest} if known and dataset.drawn_by_weight else {}
 
 
 def _curriculum(order: MixtureOrder, names: Sequence[str]) -> dict[str, Any]:

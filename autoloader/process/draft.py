@@ -606,19 +606,14 @@ def entry_of(directory: DatasetFormat, style: Style) -> Entry:
             return made
         misfits.append((made, misfit.what))
     entry = _proposed(directory, style)
-    if not misfits:
-        entry.proposed = dict.fromkeys(_guessable(entry), f"{style.project} has no recipe for it")
-        return entry
-    made, told = misfits[0]
-    entry.known_as = made.known_as
-    why = f"the recipe of {style.project} does not fit these files"
-    entry.proposed = dict.fromkeys(_guessable(entry), why)
-    entry.notes.append(f"{why}: {told}")
+    why = f"{style.project} has no recipe for it"
+    if misfits:
+        made, told = misfits[0]
+        why = f"the recipe of {style.project} does not fit these files"
+        entry.known_as = made.known_as
+        entry.notes.append(f"{why}: {told}")
+    entry.proposed = dict.fromkeys((key for key in entry.values if key != "episodes"), why)
     return entry
-
-
-def _guessable(entry: Entry) -> list[str]:
-    return [key for key in entry.values if key != "episodes"]
 
 
 def _names(directory: DatasetFormat) -> list[str]:

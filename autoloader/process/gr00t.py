@@ -51,7 +51,9 @@ def fields_of(
     language, notes = _language(modality, directory)
     if release != "n1.5":
         _refuse_poses(modality, directory, release)
-    relative = [] if release == "n1.5" else list(_relative(modality))
+    # Joints of arms that action and state have alike, by their names.
+    arms = [key for key in _alike(modality) if _ARM.search(key) and key not in modality.poses]
+    relative = [] if release == "n1.5" else arms
     fields = {name: _Field(modality, name, relative, release) for name in ("action", "state")}
     if any(fields["action"].columns[key] != fields["state"].columns[key] for key in relative):
         for one in fields.values():  # differences are between columns of one number
@@ -146,13 +148,6 @@ class _Field:
         kept = [column for column in every if column not in turns]
         binary = {"dims": self.columns_of(switches), "method": "binary"}
         return {"dims": kept or every, "columns": [binary]} if switches else {"dims": kept}
-
-
-def _relative(modality: Modality) -> Iterator[str]:
-    """Names of joints of arms that action and state have alike."""
-    for key in _alike(modality):
-        if _ARM.search(key) and key not in modality.poses:
-            yield key
 
 
 def _alike(modality: Modality) -> Iterator[str]:

@@ -463,8 +463,7 @@ class Observer:
     def judged(self, verdict: str) -> None:
         """Verdict on the policy's last change. Any thread."""
         with self._lock:
-            for at in reversed(range(len(self._moves))):
-                move = self._moves[at]
+            for at, move in reversed([*enumerate(self._moves)]):
                 if move.by == "policy" and move.verdict in _UNJUDGED:
                     self._moves[at] = replace(move, verdict=verdict)
                     return

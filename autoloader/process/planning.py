@@ -239,7 +239,6 @@ class LoaderPlan:
         for name, own in found:
             if own.derivation is not None:
                 yield f"{name}: {own.derivation}; worked out over whole episodes {when}"
-        for name, own in found:
             if own.spec is not None:
                 yield (
                     f"{name}: transform {own.spec.call} ({own.spec.framework}) took "

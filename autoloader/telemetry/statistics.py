@@ -29,14 +29,11 @@ import operator
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from autoloader.errors import UsageError
 from autoloader.host.frozen import frozen
 from autoloader.host.units import format_bytes
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 SCHEMA_VERSION = 2
 _WINDOW_BATCHES = 256
@@ -567,29 +564,23 @@ class Statistics:
         Raises:
             UsageError: the mapping is no moment of a run.
         """
-        return _read(_reader().validate_python, plain)
+        return _read("validate_python", plain)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Statistics:
         """The snapshot that ``to_json`` wrote; raises as ``from_dict`` does."""
-        return _read(_reader().validate_json, text)
+        return _read("validate_json", text)
 
 
-@functools.cache
-def _reader() -> TypeAdapter[Statistics]:
-    """Made when statistics are read, not with the import."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Statistics)
-
-
-def _read(read: Callable[[Any], Statistics], found: Any) -> Statistics:
-    """A snapshot that ``read`` makes of values or text; ``UsageError`` where it is none."""
+def _read(by: str, found: Any) -> Statistics:
+    """A snapshot of values or text, by a method of an adapter; ``UsageError`` where it is none."""
     from pydantic import ValidationError
+
+    from autoloader.spec.block import adapter  # of who reads statistics alone
 
     remedy = "pass what Statistics.as_dict() or to_json() gave"
     try:
-        moment = read(found)
+        moment: Statistics = getattr(adapter(Statistics), by)(found)
     except ValidationError as error:
         first = error.errors()[0]
         why = ": ".join(map(str, (*first["loc"], first["msg"])))[:300]

@@ -26,7 +26,7 @@ from situations import (
 )
 
 from autoloader.controller import policy
-from autoloader.controller.admission import price_change
+from autoloader.controller.admission import INTERPRETER_BYTES, price_change
 from autoloader.controller.observation import Observation
 from autoloader.controller.policy import Decision, Verdict, decide, event_of
 from autoloader.controller.states import TRANSITIONS, ControllerState, Event, Failure, State
@@ -106,7 +106,7 @@ def test_threads_grow_without_processes_where_blocks_lie_in_one_or_memory_is_sho
     here = seen(demand_per_s=1e6, idle_cpus=8.0)
     alone = limits(knobs=replace(HELD.knobs, one_process=True))
     assert decide(growing(), here, alone).changes == {"decode_threads": 8}
-    short = replace(here, room_bytes=here.prices.process_bytes)
+    short = replace(here, room_bytes=INTERPRETER_BYTES)
     assert decide(growing(), short, HELD).changes == {"decode_threads": 8}
 
 

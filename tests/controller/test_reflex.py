@@ -141,9 +141,9 @@ def test_a_stream_that_opens_anew_is_held_twice():
 def test_each_decode_process_is_priced_with_the_runs_that_it_reads_ahead():
     one = Knobs.build({"reader": "indexed", "read_ahead": 3})
     two = Knobs.build({"decode_processes": 2}, base=one)
-    prices = Prices(run_bytes=16 * MIB, process_bytes=110 * MIB)
+    prices = Prices(run_bytes=16 * MIB)
     assert price_change(one, two, SHARDS, prices) == (4 * 16 + 110) * MIB
-    large = Prices(run_bytes=200 * MIB, process_bytes=110 * MIB)  # two more wait to be decoded
+    large = Prices(run_bytes=200 * MIB)  # two more wait to be decoded
     assert price_change(one, two, SHARDS, large) == (6 * 200 + 110) * MIB
 
 
