@@ -181,15 +181,17 @@ def repeating(first: str, around: str, *, times: int = 9, levels: int = 12) -> s
     return "\n".join(lines)
 
 
+def but(old: str, new: str) -> str:
+    assert old in BASE
+    return BASE.replace(old, new)
+
+
 NAMED = {
-    "a stride of 10¹²": (
-        BASE.replace("stride: 1", "stride: 1000000000000"),
-        "datasets[arm].stride",
-    ),
-    "a width of 10⁸": (BASE.replace("{action: 7, ", "{action: 100000000, "), "pad_to.action"),
-    "10¹² columns of zeros": (BASE.replace("{zeros: 1}", "{zeros: 1000000000000}"), "10000"),
-    "a path of 5,000 characters": (BASE.replace("arm/robot", "x" * 5000), "datasets[arm].path"),
-    "a name of 300 characters": (BASE.replace("arm/robot", "x" * 300), "File name too long"),
+    "a stride of 10¹²": (but("stride: 1", "stride: 1000000000000"), "datasets[arm].stride"),
+    "a width of 10⁸": (but("{action: 7, ", "{action: 100000000, "), "pad_to.action"),
+    "10¹² columns of zeros": (but("{zeros: 1}", "{zeros: 1000000000000}"), "10000"),
+    "a path of 5,000 characters": (but("arm/robot", "x" * 5000), "datasets[arm].path"),
+    "a name of 300 characters": (but("arm/robot", "x" * 300), "File name too long"),
     "an alias of itself": ("a: &a [*a]", "by an alias"),
     "a merge of itself": ("a: &a {<<: *a}", "&a contains itself"),
     "deep lists": ("a: " + "[" * 200 + "]" * 200, "deeper than 64"),
@@ -213,13 +215,10 @@ NAMED = {
         "ends in the middle of a key or value, in line 10",
     ),
     "half a key": (BASE[: BASE.index("images") + 3], "ends in the middle"),
-    "a pattern that looks ahead": (BASE.replace("episode [0-3]", "(?!x)"), "look-around"),
-    "a pattern too large": (BASE.replace("episode [0-3]", "a{999}{999}{999}"), "when compiled"),
-    "a name that a terminal obeys": (
-        BASE.replace("name: arm", 'name: "\\e]0;x\\a"'),
-        "\\x1b]0;x\\x07",
-    ),
-    "a name of 20 kB": (BASE.replace("name: arm", f"name: {'x' * 20_000}"), "xxx…xxx"),
+    "a pattern that looks ahead": (but("episode [0-3]", "(?!x)"), "look-around"),
+    "a pattern too large": (but("episode [0-3]", "a{999}{999}{999}"), "when compiled"),
+    "a name that a terminal obeys": (but("name: arm", 'name: "\\e]0;x\\a"'), "\\x1b]0;x\\x07"),
+    "a name of 20 kB": (but("name: arm", f"name: {'x' * 20_000}"), "xxx…xxx"),
 }
 
 

@@ -155,24 +155,15 @@ def check(batch: dict[str, Any], deltas: dict[str, list[float]]) -> None:
 @pytest.mark.parametrize(
     ("version", "deltas", "axes"),
     [
-        pytest.param(
-            "0.4.4", {"action": frames(5)}, {STATE: (2,), TOP: (), "action": (5, 3)}, id="act"
-        ),
-        pytest.param(
-            "0.6.1",
-            {TOP: frames(2, -1), STATE: frames(2, -1), "action": frames(5, -1)},
-            {STATE: (2, 2), TOP: (2,), "action": (5, 3)},
-            id="diffusion",
-        ),
+        ("0.4.4", {"action": frames(5)}, {STATE: (2,), TOP: (), "action": (5, 3)}),
+        ("0.6.1", {TOP: frames(2, -1), STATE: frames(2, -1), "action": frames(5, -1)},
+         {STATE: (2, 2), TOP: (2,), "action": (5, 3)}),
         # A video with one observation has no axis of time; a state has one.
-        pytest.param(
-            "0.6.1",
-            {TOP: [0.0], STATE: [0.0], "action": frames(3)},
-            {STATE: (1, 2), TOP: (), "action": (3, 3)},
-            id="smolvla",
-        ),
+        ("0.6.1", {TOP: [0.0], STATE: [0.0], "action": frames(3)},
+         {STATE: (1, 2), TOP: (), "action": (3, 3)}),
     ],
-)
+    ids=["act", "diffusion", "smolvla"],
+)  # fmt: skip
 def test_batches_are_those_of_lerobots_own_loader(
     version: str,
     deltas: dict[str, list[float]],
