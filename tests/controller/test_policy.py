@@ -34,6 +34,14 @@ from autoloader.host.units import GIB, MIB
 from autoloader.spec.knobs import Knobs
 
 HELD = limits()
+ONE_SLOW_STREAM = (
+    stage("read", 1, 0.005, dataset="a", share=0.5),
+    stage("read", 1, 0.001, dataset="b", share=0.5, busy_ratio=0.2),
+    stage("decode", 4, 0.001, busy_ratio=0.1),
+)
+MANY_SLOTS = Knobs.build({"reader": "indexed", "ring_slots": 32})
+SEATED = {"wait_ratio": 0.0, "demand_per_s": 400.0, "occupancy_ratio": 1.0}
+"""Of a consumer that waits for nothing and gets what it takes."""
 
 
 def after(
@@ -142,12 +150,7 @@ def test_no_stream_grows_beyond_its_shards():
 
 def test_a_stream_that_is_the_bottleneck_gets_more_of_its_own_dataset_alone():
     knobs = Knobs.build({"reader": "stream", "decode_threads": 4})
-    stages = (
-        stage("read", 1, 0.005, dataset="a", share=0.5),
-        stage("read", 1, 0.001, dataset="b", share=0.5, busy_ratio=0.2),
-        stage("decode", 4, 0.001, busy_ratio=0.1),
-    )
-    answer = decide(growing(), seen(knobs=knobs, stages=stages), HELD)
+    answer = decide(growing(), seen(knobs=knobs, stages=ONE_SLOW_STREAM), HELD)
     assert answer.changes
     assert all(key.startswith("a.") for key in answer.changes)
 
@@ -166,12 +169,8 @@ def test_other_hosts_are_asked_where_this_one_has_no_processor_left_and_only_the
     assert answer.changes == {"helper_slots": 2}
     assert answer.gain_per_s == pytest.approx(400.0)
     assert decide(growing(), seen(**busy, demand_per_s=1e6), HELD).changes == {"helper_slots": 3}
-    for other in (
-        {**busy, "helpers_possible": None},
-        {**busy, "idle_cpus": None},
-        {**busy, "idle_cpus": 5.0},
-    ):
-        assert "helper_slots" not in decide(growing(), seen(**other), HELD).changes
+    for other in ({"helpers_possible": None}, {"idle_cpus": None}, {"idle_cpus": 5.0}):
+        assert "helper_slots" not in decide(growing(), seen(**busy | other), HELD).changes
 
 
 def test_helpers_that_training_would_not_miss_are_given_back_at_once():
@@ -247,12 +246,7 @@ def test_what_pays_is_kept_and_what_does_not_is_taken_back_and_not_tried_again()
 def test_a_datasets_streams_are_taken_back_though_only_some_of_its_knobs_were_its_own():
     own = {"reader": "stream", "cycle_length": 2, "num_parallel_calls": 2}
     before = Knobs.build({**own, "decode_threads": 4, "a.num_parallel_calls": 1})
-    stages = (
-        stage("read", 1, 0.005, dataset="a", share=0.5),
-        stage("read", 1, 0.001, dataset="b", share=0.5, busy_ratio=0.2),
-        stage("decode", 4, 0.001, busy_ratio=0.1),
-    )
-    here = seen(knobs=before, stages=stages)
+    here = seen(knobs=before, stages=ONE_SLOW_STREAM)
     state, (made,) = after(growing(), here)
     assert made.changes.keys() == {"a.cycle_length", "a.num_parallel_calls"}
     late = replace(here, at_s=110.0, knobs=made.knobs, rate_per_s=200.0)
@@ -353,15 +347,13 @@ def test_what_is_too_much_is_given_back_and_returned_if_that_was_wrong():
 
 
 def test_nothing_is_given_back_at_once():
-    knobs = Knobs.build({"reader": "indexed", "ring_slots": 32})
-    here = seen(100.0, knobs=knobs, wait_ratio=0.0, occupancy_ratio=1.0)
+    here = seen(100.0, knobs=MANY_SLOTS, wait_ratio=0.0, occupancy_ratio=1.0)
     assert decide(growing(95.0), here, HELD).knobs is None
 
 
 @pytest.mark.parametrize("own", [{"settled": False}, {"at_s": 57.0}])
 def test_nothing_is_given_back_before_all_is_settled_and_seen_for_a_while(own: dict[str, Any]):
-    calm = {"at_s": 60.0, "wait_ratio": 0.0, "demand_per_s": 400.0, "occupancy_ratio": 1.0}
-    here = seen(knobs=Knobs.build({"reader": "indexed", "ring_slots": 32}), **calm)
+    here = seen(60.0, knobs=MANY_SLOTS, **SEATED)
     assert decide(holding(50.0), here, HELD).knobs is not None
     assert decide(holding(50.0), replace(here, **own), HELD).knobs is None
     few = replace(holding(50.0), rates=(400.0,) * 2)  # and that of now
@@ -369,8 +361,7 @@ def test_nothing_is_given_back_before_all_is_settled_and_seen_for_a_while(own: d
 
 
 def test_what_was_given_back_stays_so_after_five_looks_without_waiting_and_not_sooner():
-    calm = {"wait_ratio": 0.0, "demand_per_s": 400.0, "occupancy_ratio": 1.0}
-    here = seen(100.0, knobs=Knobs.build({"reader": "indexed", "ring_slots": 32}), **calm)
+    here = seen(100.0, knobs=MANY_SLOTS, **SEATED)
     state, (made,) = after(holding(), here)
     assert made.knobs is not None
     settled = (replace(here, at_s=103.0 + n, knobs=made.knobs) for n in range(5))
@@ -381,8 +372,7 @@ def test_what_was_given_back_stays_so_after_five_looks_without_waiting_and_not_s
 
 
 def test_what_was_too_little_is_not_taken_again_where_memory_has_gone_meanwhile():
-    calm = {"wait_ratio": 0.0, "demand_per_s": 400.0, "occupancy_ratio": 1.0}
-    here = seen(100.0, knobs=Knobs.build({"reader": "indexed", "ring_slots": 32}), **calm)
+    here = seen(100.0, knobs=MANY_SLOTS, **SEATED)
     state, (made,) = after(holding(), here)
     hungry = seen(104.0, knobs=made.knobs, headroom_bytes=FLOOR + 257 * MIB)
     state, (answer,) = after(state, hungry)

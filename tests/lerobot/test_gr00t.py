@@ -62,6 +62,18 @@ def samples_of(spec: Any) -> dict[tuple[int, int], Mapping[str, Any]]:
     return found
 
 
+def tables_of(root: Path) -> tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]:
+    """(columns of each episode, those of all episodes)."""
+    tables = [table(root, episode) for episode in range(3)]
+    return tables, {key: np.concatenate([one[key] for one in tables]) for key in tables[0]}
+
+
+def scaled_by(x: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> NDArray[np.float64]:
+    """x from -1 to 1 between the bounds; 0 where these are equal."""
+    same = np.isclose(high, low)
+    return np.where(same, 0.0, 2 * (x - low) / np.where(same, 1, high - low) - 1)
+
+
 def rot6d(quaternion: NDArray[Any]) -> NDArray[np.float64]:
     """The first two rows of the matrix of a quaternion, w first, as pytorch3d has it."""
     w, x, y, z = quaternion.astype(np.float64)
@@ -107,14 +119,11 @@ def test_n15_takes_the_frame_nearest_to_a_rows_time_and_later_releases_that_of_i
 def test_n15s_rows_are_normalised_and_padded_as_its_transforms_do(root: Path, cli: Cli):
     spec = drafted(root, "n1.5", cli)
     found = samples_of(spec)
-    tables = [table(root, episode) for episode in range(3)]
+    tables, every = tables_of(root)
     assert len(found) == sum(len(one["action"]) for one in tables)
-    every = {key: np.concatenate([one[key] for one in tables]) for key in tables[0]}
 
     def scaled(x: NDArray[Any], of: NDArray[Any]) -> NDArray[np.float64]:
-        low, high = of.min(0).astype(np.float64), of.max(0).astype(np.float64)
-        same = low == high
-        return np.where(same, 0.0, 2 * (x - low) / np.where(same, 1, high - low) - 1)
+        return scaled_by(x, of.min(0).astype(np.float64), of.max(0).astype(np.float64))
 
     for (episode, t), sample in found.items():
         one = tables[episode]
@@ -157,18 +166,15 @@ def test_later_releases_take_whole_horizons_and_scale_each_row_of_relative_actio
     root: Path, cli: Cli, release: str
 ):
     found = samples_of(drafted(root, release, cli))
-    tables = [table(root, episode) for episode in range(3)]
+    tables, every = tables_of(root)
     assert set(found) == {(e, t) for e, length in ((0, 22), (1, 18)) for t in range(length - 15)}
-    every = {key: np.concatenate([one[key] for one in tables]) for key in tables[0]}
     relative = relative_rows(tables, 16)
     low, high = relative.min(0), relative.max(0)
 
     def scaled(x: NDArray[Any], of: NDArray[Any]) -> NDArray[np.float64]:
         ends = (0.0, 1.0) if release == "n1.6" else (0.01, 0.99)
         below, above = (np.quantile(of.astype(np.float64), end, axis=0) for end in ends)
-        same = np.isclose(above, below)
-        made = np.where(same, 0.0, 2 * (x - below) / np.where(same, 1, above - below) - 1)
-        return made.clip(-1, 1)
+        return scaled_by(x, below, above).clip(-1, 1)
 
     for (episode, t), sample in found.items():
         one = tables[episode]
@@ -265,8 +271,7 @@ def test_statistics_files_are_those_that_gr00t_computes(root: Path, tmp_path: Pa
     spec = spec_file(tmp_path, drafted(root, "n1.6", cli))
     out = tmp_path / "statistics"
     assert main(["stats", str(spec), "--format", "gr00t", "-o", str(out)]) == 0
-    tables = [table(root, episode) for episode in range(3)]
-    every = {key: np.concatenate([one[key] for one in tables]) for key in tables[0]}
+    tables, every = tables_of(root)
 
     def held(found: Mapping[str, Any], rows: NDArray[Any]) -> None:
         x = rows.astype(np.float64)
