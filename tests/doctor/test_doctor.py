@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from fake_nvml import FakeNvml, NVMLError
 from lerobot_files import LeRobotFiles
 from rlds_files import write_pair
-from streams import spec_file
+from streams import spec_file, until
 
 from autoloader.cli.app import main
 from autoloader.cli.doctor import Finding, Machine, Seen, examine
@@ -184,6 +185,7 @@ def test_the_child_of_a_trainer_that_is_gone_is_found(healthy: Machine, mixture:
         (healthy.proc / str(child)).symlink_to(f"/proc/{child}")
         assert found_on(healthy) == []
         os.kill(child, signal.SIGSTOP)
+        until(lambda: psutil.Process(child).status() == psutil.STATUS_STOPPED)  # it may be late
         trainer.kill()
     try:
         (found,) = found_on(healthy)
