@@ -24,7 +24,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from autoloader.errors import SourceError, SpecError
@@ -330,10 +330,17 @@ class _ShardFile:
         return True
 
 
-@cache
+_unwritable: dict[tuple[Path, str], object] = {}
+"""Folders that indexes cannot be written to, with the reason, that were told."""
+
+
 def _warn_unwritable(folder: Path, why: str) -> None:
-    """Warn once that indexes cannot be written to a folder."""
-    logger.warning("indexes cannot be kept in %s, and are built at every start: %s", folder, why)
+    """Warn once that indexes cannot be written to a folder; any thread."""
+    mine = object()
+    if _unwritable.setdefault((folder, why), mine) is mine:
+        logger.warning(
+            "indexes cannot be kept in %s, and are built at every start: %s", folder, why
+        )
 
 
 def _changed(path: str, dataset: str) -> SourceError:
