@@ -77,8 +77,3 @@ def resized(pictures: Tensor, side: int) -> Tensor:
 def as_bytes(pictures: Tensor) -> Tensor:
     """``[..., 3, H, W]`` floats to ``[..., H, W, 3]`` uint8, clipped."""
     return (pictures.clamp(0, 1) * 255).round().to(torch.uint8).movedim(-3, -1)
-
-
-def weighted_mean(values: Tensor, weight: Tensor) -> Tensor:
-    """Mean of ``values [B]`` under ``weight [B]``; 0 where nothing weighs."""
-    return (values * weight).sum() / weight.sum().clamp_min(1e-6)

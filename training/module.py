@@ -13,7 +13,8 @@ than its mean: without any knowledge 2 where the mean errs 1.)
 Invariants:
     1. Draws are keyed by seed, step and rank, so a resumed run has the uninterrupted run's losses.
     2. The checkpoint holds the quantiser too: a resumed run has the same targets.
-    3. Samples without both frames (padding, no such camera) weigh nothing.
+    3. Samples without both frames (padding, no such camera) weigh nothing; the others all weigh the
+       same, on whichever rank they are.
 
 Not here: the trainer around it (``run``), pictures (``pictures``).
 """
@@ -31,7 +32,7 @@ from torch import Tensor
 
 from training import flow
 from training.backbones import build_backbone
-from training.images import FramePair, frame_pair, weighted_mean
+from training.images import FramePair, frame_pair
 from training.policy import Policy
 from training.quantiser import Quantiser, QuantiserConfig
 
@@ -145,6 +146,7 @@ class Stage2Module(LightningModule):
         self.log_dict(
             {f"train/{name}": value.detach() for name, value in lines.items()},
             batch_size=len(target),
+            sync_dist=True,
         )
         return loss
 
@@ -161,9 +163,9 @@ class Stage2Module(LightningModule):
         # Targets are standardised: mean 0, variance 1.
         mean = torch.zeros_like(target[0])
         return {
-            "loss": weighted_mean(error, weight),
-            "loss_of_mean": weighted_mean(flow.mean_loss(target, drawn, mean), weight),
-            "loss_blind": weighted_mean(flow.blind_loss(drawn, self.quantiser.variance), weight),
+            "loss": self._mean(error, weight),
+            "loss_of_mean": self._mean(flow.mean_loss(target, drawn, mean), weight),
+            "loss_blind": self._mean(flow.blind_loss(drawn, self.quantiser.variance), weight),
         }
 
     def _action_loss(self, feature: Tensor, batch: dict[str, Any], step: int) -> Tensor:
@@ -172,8 +174,16 @@ class Stage2Module(LightningModule):
         action, mask = batch["action"].flatten(1), batch["action_mask"].flatten(1)
         drawn = self._draw(*action.shape, "action", step)
         answer = self.policy.action_head(flow.on_path(action, drawn), drawn.t, feature)
-        error = (answer.float() - flow.velocity(action, drawn.noise)).square() * mask
-        return torch.as_tensor(error.sum() / mask.sum().clamp_min(1))
+        error = (answer.float() - flow.velocity(action, drawn.noise)).square()
+        return self._mean(error, mask)
+
+    def _mean(self, values: Tensor, weight: Tensor) -> Tensor:
+        """This rank's part of a weighted mean: the mean of all parts is that of all ranks' values.
+
+        So gradients, which DDP averages, are those of one process. 0 where nothing weighs.
+        """
+        whole = self.trainer.strategy.reduce(weight.sum().float(), reduce_op="mean")
+        return (values * weight).sum() / torch.as_tensor(whole).clamp_min(1e-6)
 
     def on_validation_epoch_start(self) -> None:
         # Rows: datasets. Columns: samples, weight, error, error of the mean, loss, loss swapped.

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from ended import ran
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from autoloader.cli.app import run_command
@@ -246,6 +247,20 @@ def test_errors_are_told_by_dataset_whatever_metadata_the_spec_asks_for(
     )  # fmt: skip
     figures = run(chosen, StopSignals())
     assert 0 < figures.validation["share/cup"] < 1
+
+
+def test_a_rank_whose_samples_are_all_padding_changes_neither_gradients_nor_figures(
+    warm_python: Path,
+):
+    script, env = (
+        Path(__file__).with_name("ranks_script.py"),
+        {**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    one, two = (
+        json.loads(ran(warm_python, script, ranks, env=env, timeout=230).stdout) for ranks in (1, 2)
+    )
+    assert two == pytest.approx(one, rel=1e-5)
+    assert one["gradients"] != 0
 
 
 def test_frames_that_are_never_there_in_pairs_are_refused_before_training(
