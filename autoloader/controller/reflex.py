@@ -269,7 +269,7 @@ class ControlLoop:
         self._running.release()
 
     def _static(self, where: str, step: Callable[..., _Found], *given: Any) -> _Found | None:
-        """What ``step`` gives; an error leaves things as they are, is counted, and logged once."""
+        """Result of ``step``; an error leaves things as they are, is counted, and logged once."""
         try:
             return step(*given)
         except Exception as error:  # noqa: BLE001 the boundary of a thread: it must live on

@@ -141,7 +141,7 @@ class SampleSource(ABC):
 
 @frozen
 class Listener:
-    """What hears of a source; any thread may tell.
+    """Hears of a source's news; any thread may tell.
 
     Attributes:
         bad: told of bad records.

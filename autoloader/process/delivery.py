@@ -109,7 +109,7 @@ def as_it_is(batch: Batch) -> Any:
 
 @frozen
 class Way:
-    """How an iteration goes.
+    """The course of an iteration.
 
     Attributes:
         left: number of its batches, over ends of epochs; ``math.inf``: it has no end. ``None``: the
