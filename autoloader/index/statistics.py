@@ -252,7 +252,7 @@ def statistics_key(
         "said": {key: value for key, value in said.items() if key not in _IRRELEVANT},
     }
     if by_row:
-        identity["by_row"] = True
+        identity["by_row"] = "the others of steps"
     return json.dumps(identity, sort_keys=True)
 
 
@@ -359,7 +359,7 @@ def _at_row(index: DatasetIndex, remain: NDArray[np.bool_], row: int) -> NDArray
     """[n, width] differences to the state at one row of the horizon, of samples that have all."""
     dataset = index.dataset
     own = dataset.sample.action_offsets
-    one = {"action_start": own[row], "action_horizon": 1}
+    one = {"action_start": own[row], "action_horizon": 1, "action_per": "sample"}
     sample = dataset.sample.model_copy(update=one)
     assert dataset.action is not None
     found = [np.empty((0, dataset.action.width), np.float32)]
@@ -416,8 +416,9 @@ def _field_rows(
     dataset = index.dataset
     bound = dataset.bound(name)
     assert bound is not None
-    by_t = is_of_samples(dataset, name) and not absolute
-    by_step = of != "samples" and not by_t
+    of_samples = is_of_samples(dataset, name)
+    by_t = of_samples and not absolute
+    by_step = not by_t if of_samples else of != "samples"
     valid = None if by_step else valid_t(index)
     rows: list[NDArray[np.float32]] = [np.empty((0, bound.width), np.float32)]
     weights: list[NDArray[np.int64]] = [np.empty(0, np.int64)]

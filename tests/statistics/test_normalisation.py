@@ -106,6 +106,26 @@ def test_statistics_of_samples_are_those_of_a_plain_pass(
     assert found["robot"].trajectories == 5
 
 
+@pytest.mark.parametrize("per", ["sample", "step"])
+def test_columns_beside_those_by_row_have_the_statistics_of_steps_whatever_the_others_are_of(
+    written: Written, per: str
+):
+    columns = [{"dims": [0], "method": "min_max", "by_row": True}]
+    sample = {"frame_offsets": [-1, 0], "action_horizon": 4, "action_relative_to_state": [0],
+              "action_per": per}  # fmt: skip
+    normalize = {"action": {"method": "min_max", "columns": columns}, "statistics_of": "samples"}
+    found = statistics_of(spec_of(written, sample=sample, normalize=normalize))
+    assert found is not None
+    action, state = values_of("action"), values_of("state")
+    steps = np.concatenate(action).astype(np.float64)
+    np.testing.assert_allclose(found["robot"].action.mean, steps.mean(axis=0), rtol=1e-6)
+    for row, one in enumerate(found["robot"].action_rows):
+        pairs = zip(action, state, strict=True)
+        each = [a[row : len(a) - 3 + row, 0] - s[:-3, 0] for a, s in pairs if len(a) > 3]
+        differences = np.concatenate(each)
+        np.testing.assert_allclose(one.mean[0], differences.mean(dtype=np.float64), rtol=1e-6)
+
+
 def test_statistics_of_samples_are_of_what_rules_keep(written: Written, tmp_path: Path):
     file, key = tmp_path / "keep.json", "{episode_metadata/name}"
 
