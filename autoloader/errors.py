@@ -118,7 +118,13 @@ class BudgetInfeasibleError(AutoloaderError):
 
 
 class SourceError(AutoloaderError):
-    """A dataset is missing, broken or too corrupt to go on."""
+    """A dataset is missing, broken or too corrupt to go on; ``dataset`` names it.
+
+    Args:
+        what: message, which begins with "dataset NAME: " where the caller knows the dataset.
+        remedy: action for the user; never empty.
+        dataset: name of the dataset; "" takes it from ``what``.
+    """
 
     exit_code = 4
     foreign = False
@@ -126,7 +132,8 @@ class SourceError(AutoloaderError):
 
     def __init__(self, what: str, *, remedy: str, dataset: str = "") -> None:
         super().__init__(what, remedy=remedy)
-        self.dataset = dataset
+        named = re.match("dataset (?:'([^']+)'|(.+?):) ?", what)
+        self.dataset = dataset or (named[1] or named[2] if named else "")
 
 
 class PipelineError(AutoloaderError):

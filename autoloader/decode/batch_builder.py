@@ -550,6 +550,5 @@ class BatchBuilder:
                     f"dataset {name!r}, {self._told(place)}: {reason}",
                     remedy="repair the record, or set errors.non_finite: drop (another sample "
                     "takes its place) or keep",
-                    dataset=name,
                 )
             pending.bad.append((row, place, reason))

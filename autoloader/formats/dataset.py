@@ -276,7 +276,6 @@ class DatasetFormat(ABC):
             raise SourceError(
                 f"dataset {dataset}: {folder} holds no {cls.title} dataset: it has no {cls.marker}",
                 remedy=f"give the folder that holds {cls.marker}, or correct kind in the spec",
-                dataset=dataset,
             )
         return folder
 
@@ -520,7 +519,6 @@ def read_json(path: str, *, dataset: str) -> Mapping[str, Any]:
         raise SourceError(
             f"dataset {dataset}: {files.parent_of(path)} has no {files.name_of(path)}",
             remedy="copy the file there, or write the dataset again with tfds 4.0 or newer",
-            dataset=dataset,
         ) from error
     except OSError as error:
         raise files.unreadable(error, path, dataset=dataset) from error
@@ -538,5 +536,4 @@ def broken(path: str, why: str, *, dataset: str, remedy: str = "") -> SourceErro
     return SourceError(
         f"dataset {dataset}: {path} is broken: {why}",
         remedy=remedy or "download or copy the file again, or write the dataset again",
-        dataset=dataset,
     )

@@ -191,7 +191,6 @@ def refuse_stand_ins(paths: Sequence[str], *, dataset: str) -> None:
         raise SourceError(
             f"dataset {dataset}: {paths[0]} is {found[0][0]}",
             remedy=f"{found[0][1]}; the other files may need the same",
-            dataset=dataset,
         )
 
 
@@ -432,7 +431,7 @@ def unreadable(error: OSError, path: str, *, dataset: str) -> SourceError:
         remedy = "check the network (and https_proxy, where there is one), then start again"
     else:
         remedy = "check the address, and that the server gives the whole file"
-    return SourceError(what, remedy=remedy, dataset=dataset)
+    return SourceError(what, remedy=remedy)
 
 
 @contextmanager
@@ -633,4 +632,4 @@ def no_descriptor_left(error: OSError | None, path: str, *, dataset: str) -> Sou
             "raise the limit before training starts (ulimit -n 4096; LimitNOFILE= of a systemd "
             "unit), open fewer loaders, or lower the knob cycle_length"
         )
-    return SourceError(f"{whose}{path} cannot be opened: {why}", remedy=remedy, dataset=dataset)
+    return SourceError(f"{whose}{path} cannot be opened: {why}", remedy=remedy)

@@ -64,7 +64,7 @@ def existing_directory(path: str | Path, *, dataset: str, holds: str) -> str:
             )
             if text.endswith(RECORDS) and not around:
                 remedy += "; a spec reads image-text data with kind: image_text"
-    raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset)
+    raise SourceError(f"dataset {dataset}: {what}", remedy=remedy)
 
 
 def dataset_around(path: str | Path) -> str | None:

@@ -95,7 +95,6 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
             raise SourceError(
                 f"dataset {dataset}: {home} has no {what}{name!r}",
                 remedy=nearest(name, places.directories(home)),
-                dataset=dataset,
             )
         home = files.join(home, name) if name else home
     versions = places.versions_in(home)
@@ -108,7 +107,6 @@ def locate_version(tfds_name: str, data_dir: str | Path, *, dataset: str) -> str
         raise SourceError(
             f"dataset {dataset}: {home} has no version {wanted}",
             remedy=f"choose one of: {', '.join(versions)}",
-            dataset=dataset,
         )
     return files.join(home, fitting[-1])
 
@@ -118,7 +116,7 @@ def not_a_version(directory: str, *, dataset: str) -> SourceError:
     below = [files.join(directory, name) for name in places.versions_in(directory)]
     if around := places.dataset_around(directory):
         what = f"dataset {dataset}: {directory} is a folder inside a dataset"
-        return SourceError(what, remedy=f"give the dataset's folder: {around}", dataset=dataset)
+        return SourceError(what, remedy=f"give the dataset's folder: {around}")
     if not files.is_remote(directory) and (of := places.hub_revision(Path(directory))) is not None:
         below = [str(of[1])]
     if not below:
@@ -138,7 +136,6 @@ def not_a_version(directory: str, *, dataset: str) -> SourceError:
     return SourceError(
         f"dataset {dataset}: {directory} is not a TFDS version directory (no {INFO_FILE})",
         remedy=remedy,
-        dataset=dataset,
     )
 
 
@@ -177,7 +174,6 @@ class TfdsDirectory(DatasetFormat):
                 f"is named {files.name_of(path)}",
                 remedy=f"rename the directory to {version[:40]}, or copy the {INFO_FILE} of "
                 f"version {files.name_of(path)} into it",
-                dataset=dataset,
             )
         entries = info.get("splits")
         if not isinstance(entries, list):
@@ -271,7 +267,6 @@ class TfdsDirectory(DatasetFormat):
                 remedy=f"finish the copy of {self.path}"
                 + ", or choose a split of the shards that are there, such as train[:1shard]"
                 * (len(missing) < len(slices)),
-                dataset=dataset,
             )
 
 
@@ -285,7 +280,6 @@ def _check_format(info: Mapping[str, Any], directory: str, *, dataset: str) -> N
         f"dataset {dataset}: the records in {directory} are {found}, not tfrecord",
         remedy="write it again with tfds, by download_and_prepare(file_format='tfrecord'); "
         "or name another version of the dataset",
-        dataset=dataset,
     )
 
 

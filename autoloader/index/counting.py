@@ -181,7 +181,7 @@ def _check(dataset: ResolvedDataset, found: DatasetCount, spec: PipelineSpec) ->
     else:
         what = f"none of its {found.episodes} episodes is long enough for a sample"
         remedy = "use smaller offsets, edges: {start: repeat, end: repeat}, or remove the dataset"
-    raise SourceError(f"dataset {dataset.name!r}: {what}", remedy=remedy, dataset=dataset.name)
+    raise SourceError(f"dataset {dataset.name!r}: {what}", remedy=remedy)
 
 
 # -- estimates ----------------------------------------------------------------------------------
@@ -219,7 +219,6 @@ def mean_frames(
         raise SourceError(
             f"dataset {dataset}: it has no per-step features, so it holds no episodes",
             remedy="give an RLDS dataset: one whose features.json has a feature 'steps'",
-            dataset=dataset,
         )
     if not slices or not files.is_remote(slices[0].path):
         return _mean(slices, countable, PROBE_RECORDS, dataset)

@@ -323,7 +323,6 @@ class _ShardFile:
                     f"dataset {self.dataset}: its index cannot be written to {place.parent}: {why}",
                     remedy=f"{'make room' if full else 'let this user write'} there, or set the "
                     f"environment variable AUTOLOADER_CACHE_DIR to another folder{beside}",
-                    dataset=self.dataset,
                 ) from error
             _warn_unwritable(place.parent, str(why))
             return False
@@ -348,7 +347,6 @@ def _changed(path: str, dataset: str) -> SourceError:
     return SourceError(
         f"dataset {dataset}: {path} was written to while it was indexed or read",
         remedy="wait until the dataset is written, then start again",
-        dataset=dataset,
     )
 
 
@@ -441,5 +439,4 @@ def _check_copy(path: str, address: str, size: int, crc32c: int | None, dataset:
         raise SourceError(
             f"dataset {dataset}: {address} is not a copy of {path}, which was indexed",
             remedy="copy the dataset there again, or set path in the spec to that copy",
-            dataset=dataset,
         )

@@ -133,7 +133,6 @@ class _GatheredRecords(GatheredEpisodes):
                 f"dataset {self._directory.dataset}: a record names other pictures than at the "
                 "start of this run",
                 remedy="put the files of the dataset back as they were, or start the run again",
-                dataset=self._directory.dataset,
             ) from error
 
     def several(

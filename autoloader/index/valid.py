@@ -202,7 +202,6 @@ def _drawn(index: DatasetIndex, kept: keep.Ranges | None) -> NDArray[np.int32] |
         raise SourceError(
             f"dataset {dataset.name!r}: sample_weight is 0 for each of its {len(of)} samples",
             remedy="give at least one sample a weight above 0, or remove the dataset",
-            dataset=dataset.name,
         )
     return found
 
@@ -256,5 +255,4 @@ def check_count(dataset: ResolvedDataset, samples: int, counted: int) -> None:
             f"dataset {dataset.name!r}: its files have {samples} samples now, and had {counted} "
             "when this run was planned",
             remedy="put the files back as they were, or start the run again",
-            dataset=dataset.name,
         )

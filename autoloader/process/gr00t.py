@@ -189,7 +189,6 @@ def _check(modality: Modality, directory: DatasetFormat) -> None:
                 f"dataset {directory.dataset}: {key} of {MODALITY_FILE} is {path!r}, which is not "
                 f"a feature of {directory.path}",
                 remedy=f"set its original_key to one of: {', '.join(sorted(directory.features))}",
-                dataset=directory.dataset,
             )
 
 

@@ -669,7 +669,6 @@ def check_content(mixture: ResolvedMixture, name: str, found: str) -> None:
             f"dataset {name!r}: its files were changed after the loader began: samples of old and "
             "new data would mix",
             remedy=REMEDY_OF_CHANGES,
-            dataset=name,
         )
 
 

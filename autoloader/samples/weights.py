@@ -127,7 +127,6 @@ def read_weights(
             f"dataset {directory.dataset}: {how.file}, row {row} (episode {episode[row]}, step "
             f"{step[row]}): {fault}",
             remedy="write one weight for each step, from 0 to 3.4e38 (float32)",
-            dataset=directory.dataset,
         )
     weights = values[order].astype(np.float32)
     digest = hashlib.blake2b(keys[order].tobytes() + weights.tobytes(), digest_size=8)

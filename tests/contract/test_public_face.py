@@ -183,6 +183,15 @@ def test_every_error_has_one_of_the_documented_exit_codes():
     assert (codes["PipelineError"], codes["WorkerError"]) == (70, 70)
 
 
+@pytest.mark.parametrize(
+    ("what", "dataset"),
+    [("dataset arm: no file", "arm"), ("dataset 'arm' gives no sample", "arm"), ("no file", ""),
+     ("dataset 'arm', file x, record 3: it is cut off", "arm"), ("dataset is empty", "")],
+)  # fmt: skip
+def test_a_source_error_has_the_dataset_that_its_message_begins_with(what, dataset):
+    assert errors.SourceError(what, remedy="mend it").dataset == dataset
+
+
 def test_every_public_error_is_in_the_tree_of_the_errors_module():
     names = {kind.__name__ for kind in every_error()}
     for name in names:

@@ -98,7 +98,6 @@ class Hdf5Directory(episodes.StoredFormat):
                 f"dataset {dataset}: no file in {path} matches {pattern!r}",
                 remedy=f"give the folder with the HDF5 files, or write the pattern of their names "
                 f"in {Path(path) / SCHEMA_FILE}, such as files: 'data/*.hdf5'",
-                dataset=dataset,
             )
         about = "" if declared is None else declared.model_dump_json()
         likely = schemas().values() if declared is None else [declared]
@@ -204,7 +203,6 @@ class Hdf5Directory(episodes.StoredFormat):
                 f"dataset {self.dataset}: {path}: {group}{': ' if group else ''}{error.what}",
                 remedy=error.remedy
                 or "write the file again, move it out of the folder, or leave this camera out",
-                dataset=self.dataset,
             ) from error
         return True
 
@@ -272,9 +270,7 @@ def _refuse_broken(scans: Mapping[str, Mapping[str, Any]], schema: Schema, *, da
                 f"declare its layout in {SCHEMA_FILE} (docs/tutorials/hdf5.md), or remove the file"
             )
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        error = SourceError(
-            f"dataset {dataset}: {path}: {why}{more}", remedy=remedy, dataset=dataset
-        )
+        error = SourceError(f"dataset {dataset}: {path}: {why}{more}", remedy=remedy)
         error.foreign = scans[path]["foreign"]
         raise error
     kinds = {one["schema"]: path for path, one in scans.items() if not one["fault"]}
@@ -283,7 +279,6 @@ def _refuse_broken(scans: Mapping[str, Mapping[str, Any]], schema: Schema, *, da
         raise SourceError(
             f"dataset {dataset}: {first} is {a}, and {second} is {b}",
             remedy="put each kind in a folder of its own, or give one file as the path",
-            dataset=dataset,
         )
 
 

@@ -133,14 +133,14 @@ def declared_in(folder: str, *, dataset: str) -> Schema | None:
         return Schema.model_validate(base.model_dump(exclude_unset=True, exclude={"has"}) | own)
     except (KeyError, TypeError) as error:
         what, remedy = f"{place}: like: {like!r} is unknown", nearest(str(like), schemas())
-        raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset) from error
+        raise SourceError(f"dataset {dataset}: {what}", remedy=remedy) from error
     except (SpecError, ValidationError) as error:
         if isinstance(error, SpecError):
             what, remedy = error.what, error.remedy
         else:
             what, remedy, _ = complaint(error, own)
             what = f"{place}: {what}"
-        raise SourceError(f"dataset {dataset}: {what}", remedy=remedy, dataset=dataset) from error
+        raise SourceError(f"dataset {dataset}: {what}", remedy=remedy) from error
 
 
 def told(text: str, key: str) -> str | None:

@@ -119,7 +119,6 @@ class ImageTextDirectory(DatasetFormat):
                 f"dataset {dataset}: {text} is no file of records ({', '.join(RECORDS)}), and no "
                 "folder with one",
                 remedy="give the path of such a file, or of the folder that holds them",
-                dataset=dataset,
             )
         return text
 
@@ -135,7 +134,6 @@ class ImageTextDirectory(DatasetFormat):
                 remedy=f"give the dataset's folder: {around}"
                 if (around := dataset_around(path))
                 else "give the path of one file, or move each kind into its own folder",
-                dataset=dataset,
             )
         splits: dict[str, list[ShardSlice]] = {}
         packed = {}
@@ -213,7 +211,6 @@ class ImageTextDirectory(DatasetFormat):
             raise SourceError(
                 f"dataset {self.dataset}: {path}: {error}",
                 remedy="repair the file, or move it out of the folder",
-                dataset=self.dataset,
             ) from error
         if self.identity(path, wanted) != source:
             raise FileChangedError(f"{path} was written to")
@@ -258,7 +255,6 @@ class ImageTextDirectory(DatasetFormat):
                 f"dataset {self.dataset}: {path} has changed since it was indexed, and cannot be "
                 f"read now: {error}",
                 remedy="put the file back as it was, or repair it; then start the run again",
-                dataset=self.dataset,
             ) from error
 
     def _records(self, path: str) -> Iterator[Found]:
@@ -429,7 +425,6 @@ def _count(path: str, dataset: str) -> list[Any]:
         raise SourceError(
             f"dataset {dataset}: {path}: {told}",
             remedy="repair the file, or move it out of the folder",
-            dataset=dataset,
         ) from error
 
 

@@ -239,7 +239,6 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
             f"dataset {dataset}: {root} is a LeRobot dataset of version {version[:20]}, which is "
             "not supported",
             remedy=f"convert it with lerobot to one of: {', '.join(VERSIONS)}",
-            dataset=dataset,
         )
     if info.get("storage_format") == "lance":
         raise SourceError(
@@ -247,7 +246,6 @@ def read_info(root: Path, *, dataset: str) -> Mapping[str, Any]:
             "which are not supported",
             remedy="give the dataset of Parquet files that it was converted from; or read it with "
             "lerobot[lancedb], and write its frames again with LeRobotDataset.create",
-            dataset=dataset,
         )
     fps = info.get("fps")
     if isinstance(fps, bool) or not isinstance(fps, (int, float)) or not 0 < fps < 1e6:
@@ -422,7 +420,6 @@ def read_tasks(root: Path, info: Mapping[str, Any], *, dataset: str) -> dict[int
             "the tasks",
             remedy=f"copy {file.name} there, or convert the dataset again with lerobot; to train "
             "without texts, remove language from the dataset in the spec",
-            dataset=dataset,
         ) from error
     if not found:
         raise broken(str(file), "it lists no task", dataset=dataset)

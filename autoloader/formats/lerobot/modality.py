@@ -121,7 +121,6 @@ class Modality(BaseModel):
                 "names columns and cameras",
                 remedy="write one with state, action and video, as GR00T's data preparation guide "
                 "says",
-                dataset=dataset,
             )
         raw = read_json(path, dataset=dataset)
         try:

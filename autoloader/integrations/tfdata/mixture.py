@@ -105,7 +105,6 @@ def as_dataset(
             raise SourceError(
                 f"dataset {name!r} gives no sample",
                 remedy="widen its split, keep or window, or remove the dataset from the spec",
-                dataset=name,
             )
     given = dict(knobs or {})
     chosen = Knobs.build(given)

@@ -397,7 +397,6 @@ class StreamReader:
         return SourceError(
             f"dataset {name!r} cannot be read from {self._dataset.directory.path}: {reason}",
             remedy="check that its files are whole and readable, or remove the dataset",
-            dataset=name,
         )
 
 

@@ -214,7 +214,6 @@ def _unreadable(datasets: Sequence[ResolvedDataset], error: OSError, path: str) 
         f"dataset {name}: {path} cannot be read any more: {error.strerror or error}",
         remedy="put the file back as it was; or start the run again, without the dataset if the "
         "file is gone",
-        dataset=name,
     )
 
 

@@ -349,7 +349,6 @@ class DatasetReader:
             raise SourceError(
                 f"dataset {name!r} could not be read in {number + 1} tries: {error}",
                 remedy="resume from the last checkpoint when its server or file system works again",
-                dataset=name,
             ) from error
         self._failures_in_a_row += 1
         logger.warning(
@@ -422,7 +421,6 @@ class DatasetReader:
                 f"dataset {self._dataset.name!r}: by the saved state, {taken} samples of episode "
                 f"{item.place.record} of {path} were read, but the episode has {len(item)}",
                 remedy="resume with the files of the saved run, or start without the state",
-                dataset=self._dataset.name,
             )
         self._make_up(item)
         self.episodes += 1

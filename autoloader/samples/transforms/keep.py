@@ -499,7 +499,6 @@ def too_many_bad(
         f"than errors.max_corrupt_ratio={ratio} allows; the last: {last}",
         remedy=f"{keep}repair the dataset, remove it from the spec, or raise "
         "errors.max_corrupt_ratio",
-        dataset=dataset,
     )
 
 

@@ -747,7 +747,6 @@ def _try_function(
         f"dataset {directory.dataset!r}: its transform cannot be tried: {reason}",
         remedy="let the function return some episode of the split, or remove the dataset from "
         "the spec",
-        dataset=directory.dataset,
     )
 
 
