@@ -396,12 +396,7 @@ class SharedBudget:
         return found
 
     def room_bytes(
-        self,
-        claim: Claim,
-        headroom_bytes: int | None,
-        margin_bytes: int,
-        *,
-        opening: bool = False,
+        self, claim: Claim, headroom_bytes: int | None, margin_bytes: int, *, opening: bool = False
     ) -> int:
         """Bytes that a pipeline may take now, by a reading of headroom; 0 without a reading."""
         with self._lock:

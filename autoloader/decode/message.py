@@ -12,13 +12,13 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from autoloader.host.frozen import frozen
 from autoloader.samples.block import Place
-from autoloader.samples.layout import BatchLayout, split_texts
+from autoloader.samples.layout import Batch, BatchLayout, split_texts
 from autoloader.samples.resolve import ResolvedMixture
 from autoloader.samples.transforms.keep import too_many_bad
 from autoloader.sampling.cursor import DatasetCursor
@@ -126,6 +126,36 @@ def texts_of(
         return texts, {}
     lengths = views["text_length"][: batch.rows]
     return split_texts(layout.features, layout.state_rows, texts, lengths)
+
+
+_TOLD = {"none": (), "dataset_only": ("dataset_index",), "full": ("dataset_index", "provenance")}
+
+
+def assemble(
+    mixture: ResolvedMixture,
+    views: dict[str, np.ndarray],
+    filled: BatchMessage,
+    wrap: Callable[[np.ndarray], Any],
+) -> Batch:
+    """The batch over the arrays of a filled slot, each of them wrapped."""
+    texts, features = texts_of(mixture.layout, views, filled)
+    batch: dict[str, Any] = {"images": {}, "frame_mask": {}}
+    for name, view in views.items():
+        part, _, camera = name.partition("/")
+        if part == "called":
+            batch[camera] = wrap(view[: filled.rows])
+        elif camera:
+            batch.setdefault(part, {})[camera] = wrap(view[: filled.rows])
+    for name in ("frame_offset", "action", "action_mask", "state", "state_mask"):
+        batch[name] = wrap(views[name][: filled.rows])
+    if features:
+        batch.setdefault("features", {}).update(features)
+    batch |= filled.called
+    batch["language"] = [text.decode("utf-8", "replace") for text in texts]
+    for name in ("has_action", "sample_weight", *_TOLD[mixture.spec.metadata]):
+        if name in views:
+            batch[name] = wrap(views[name][: filled.rows])
+    return cast("Batch", batch)
 
 
 logger = logging.getLogger(__name__)

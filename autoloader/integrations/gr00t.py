@@ -121,8 +121,7 @@ class Gr00tLayout:
     ) -> None:
         if release not in EMBODIMENTS:
             raise UsageError(
-                f"GR00T has no release {release!r}",
-                remedy=nearest(str(release), EMBODIMENTS),
+                f"GR00T has no release {release!r}", remedy=nearest(str(release), EMBODIMENTS)
             )
         self.spec = PipelineSpec.of(spec)
         self._release, self._embodiment, self._step = release, embodiment, step

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from autoloader.decode.message import BatchMessage, texts_of
+from autoloader.decode.message import BatchMessage, assemble
 from autoloader.errors import PipelineError, many, shown
-from autoloader.samples.layout import CALLED, assemble
+from autoloader.samples.layout import CALLED
 from autoloader.samples.resolve import REMEDY_OF_CHANGES, ResolvedMixture
 from autoloader.samples.transforms.rlds import FunctionFailedError
 from autoloader.samples.transforms.transform import call_here, function_identity, imported_identity
@@ -95,19 +95,10 @@ class BatchCall:
         Raises:
             PipelineError: the function raised, or gave something else than the spec says.
         """
-        layout = self._mixture.layout
         shown_views = {name: view for name, view in views.items() if not name.startswith(CALLED)}
         for view in shown_views.values():
             view.flags.writeable = False
-        texts, features = texts_of(layout, shown_views, filled)
-        batch = assemble(
-            shown_views,
-            texts,
-            rows=filled.rows,
-            metadata=self._mixture.spec.metadata,
-            wrap=np.asarray,
-            features=features,
-        )
+        batch = assemble(self._mixture, shown_views, filled, np.asarray)
         began = time.perf_counter()
         try:
             found = call_here(self._spec, dict(batch), filled.rows)

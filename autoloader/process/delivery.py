@@ -30,14 +30,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from autoloader.decode.message import BatchMessage, PipelineStart, texts_of
+from autoloader.decode.message import BatchMessage, PipelineStart, assemble
 from autoloader.decode.ring import Lender, RingMemory
 from autoloader.host.extras import needs
 from autoloader.host.frozen import frozen
 from autoloader.pipeline.progress import DeliveryProgress
 from autoloader.process.child import ChildPipeline
 from autoloader.process.planning import LoaderPlan
-from autoloader.samples.layout import AugmentableBatch, Batch, assemble, wrapper
+from autoloader.samples.layout import AugmentableBatch, Batch, wrapper
 from autoloader.sampling.dealing import Ranks
 from autoloader.telemetry.lines import run_name
 from autoloader.telemetry.progress import Patience, doing
@@ -379,17 +379,7 @@ class Delivery:
         if self._lent is None:  # else making failed before, and is tried again
             self._lent = self.lender.lend(filled.slot, ring_slots, pinned=pinned)
         views, copied = self._lent
-        spec = self._mixture.spec
-        texts, features = texts_of(self._mixture.layout, views, filled)
-        batch = assemble(
-            views,
-            texts,
-            rows=filled.rows,
-            metadata=spec.metadata,
-            wrap=self._wrap,
-            features=features,
-        )
-        cast("dict[str, Any]", batch).update(filled.called)
+        batch, spec = assemble(self._mixture, views, filled, self._wrap), self._mixture.spec
         if spec.augment:
             batch = cast("Batch", AugmentableBatch(batch, spec, self._mixture.split))
         if self._replays:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -353,37 +353,6 @@ class AugmentableBatch(dict[str, Any]):
         super().__init__(batch)
         self.spec = spec
         self.split = split
-
-
-_TOLD = {"none": (), "dataset_only": ("dataset_index",), "full": ("dataset_index", "provenance")}
-
-
-def assemble(
-    views: Mapping[str, np.ndarray],
-    texts: list[bytes],
-    *,
-    rows: int,
-    metadata: Literal["none", "dataset_only", "full"],
-    wrap: Callable[[np.ndarray], Any],
-    features: Mapping[str, list[Any]] | None = None,
-) -> Batch:
-    """The batch over a slot's arrays; ``features`` are those that are texts."""
-    batch: dict[str, Any] = {"images": {}, "frame_mask": {}}
-    for name, view in views.items():
-        part, _, camera = name.partition("/")
-        if part == "called":
-            batch[camera] = wrap(view[:rows])
-        elif camera:
-            batch.setdefault(part, {})[camera] = wrap(view[:rows])
-    for name in ("frame_offset", "action", "action_mask", "state", "state_mask"):
-        batch[name] = wrap(views[name][:rows])
-    if features:
-        batch.setdefault("features", {}).update(features)
-    batch["language"] = [text.decode("utf-8", "replace") for text in texts]
-    for name in ("has_action", "sample_weight", *_TOLD[metadata]):
-        if name in views:
-            batch[name] = wrap(views[name][:rows])
-    return cast("Batch", batch)
 
 
 def wrapper(output: Literal["torch", "numpy"]) -> Callable[[np.ndarray], Any]:
