@@ -157,19 +157,17 @@ class ResolvedDataset:
             of = [told[piece.split] for piece in self.slices if piece.split in told]
             return max([*of, 0]) or REMOTE_RECORD_BYTES
         if self.remote:
-            from autoloader.storage.store import sizes_of  # local data goes without
+            from autoloader.storage.store import store, together  # local data goes without
 
             with files.reading(self.directory.path, dataset=self.name):
-                sizes = sizes_of(paths)
-        else:
-            shown = {StoredFeature("frames", one.key, one.path, "bytes", 1, per_step=True)
-                     for several in self.cameras.values() for one in several}  # fmt: skip
-            wanted = Wanted(tuple(shown), self.transform)
-            few = paths[:: len(paths) // _MOST_SIZED + 1]
-            present = (one for one in few if os.path.exists(one))
-            sizes = [self.directory.identity(one, wanted).size for one in present]
-            return sum(sizes) * len(paths) // max(1, len(few) * self.records)
-        return sum(sizes) // max(1, self.records)
+                return sum(together(store.size, paths)) // max(1, self.records)
+        shown = {StoredFeature("frames", one.key, one.path, "bytes", 1, per_step=True)
+                 for several in self.cameras.values() for one in several}  # fmt: skip
+        wanted = Wanted(tuple(shown), self.transform)
+        few = paths[:: len(paths) // _MOST_SIZED + 1]
+        present = (one for one in few if os.path.exists(one))
+        sizes = (self.directory.identity(one, wanted).size for one in present)
+        return sum(sizes) * len(paths) // max(1, len(few) * self.records)
 
 
 BLOCK_SLACK = 1.125

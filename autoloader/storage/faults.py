@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autoloader.host.clock import Clock
@@ -167,10 +167,10 @@ class Limits:
             UsageError: a variable is no size, no number or no duration.
         """
         found: dict[str, Any] = {}
-        for field, variable in VARIABLES.items():
+        for name, variable in VARIABLES.items():
             if text := os.environ.get(variable, ""):
-                parse = parse_seconds if field == "deadline_s" else parse_bytes
-                found[field] = parse(text, name=variable)
+                parse = parse_seconds if name == "deadline_s" else parse_bytes
+                found[name] = parse(text, name=variable)
         return cls(**found)
 
 
@@ -197,38 +197,33 @@ def check_names(path: str, count: int, limits: Limits) -> None:
         raise LimitError(f"it holds more than {limits.names:,} names", path, VARIABLES["names"])
 
 
+@dataclass(slots=True)
 class Traffic:
     """Bytes that have come from one server, over all requests."""
 
-    def __init__(self) -> None:
-        self.total_bytes = 0
+    total_bytes: int = 0
 
 
+@dataclass
 class Meter:
     """Counts the bytes of one file, over any number of answers; one thread.
 
-    Args:
+    Attributes:
         path: address of the file, for errors.
         limits: limits that are in force.
         traffic: bytes that have come from its server.
         most: field of ``Limits`` that bounds its bytes; "": the caller's memory does.
-        clock: clock of rate and deadline; ``None``: the system's.
+        clock: clock of rate and deadline.
     """
 
-    def __init__(
-        self,
-        path: str,
-        limits: Limits,
-        traffic: Traffic,
-        most: str = "",
-        clock: Clock | None = None,
-    ) -> None:
-        self._path = path
-        self._limits = limits
-        self._traffic = traffic
-        self._most = most
-        self._clock = clock or Clock()
-        self._begun_s = self._clock.now_s()
+    path: str
+    limits: Limits
+    traffic: Traffic
+    most: str = ""
+    clock: Clock = field(default_factory=Clock)
+
+    def __post_init__(self) -> None:
+        self._begun_s = self.clock.now_s()
         self.begin()
 
     def begin(self) -> None:
@@ -237,17 +232,17 @@ class Meter:
         self._window()
 
     def _window(self) -> None:
-        self._window_s, self._window_bytes = self._clock.now_s(), self._traffic.total_bytes
+        self._window_s, self._window_bytes = self.clock.now_s(), self.traffic.total_bytes
 
     def promised(self, count: int) -> None:
         """Check a number of bytes that is announced. Raises LimitError."""
-        if self._most:
-            check_bytes(self._path, count, self._most, self._limits)
+        if self.most:
+            check_bytes(self.path, count, self.most, self.limits)
 
     def named(self, count: int) -> None:
         """Check the number of names of a directory after a page of them. Raises LimitError."""
         self._names = max(self._names + 1, count)
-        check_names(self._path, self._names, self._limits)
+        check_names(self.path, self._names, self.limits)
         self._bytes = 0
 
     def came(self, count: int) -> None:
@@ -258,22 +253,22 @@ class Meter:
             PassingError: the server is too slow.
         """
         self._bytes += count
-        self._traffic.total_bytes += count
-        limits, now_s = self._limits, self._clock.now_s()
+        self.traffic.total_bytes += count
+        limits, now_s = self.limits, self.clock.now_s()
         self.promised(self._bytes - _FRAMING_BYTES)
         if now_s - self._begun_s > limits.deadline_s:
             words = f"it was not fetched within {limits.deadline_s:.0f} s"
-            raise LimitError(words, self._path, VARIABLES["deadline_s"])
+            raise LimitError(words, self.path, VARIABLES["deadline_s"])
         passed_s = now_s - self._window_s
         if passed_s < limits.rate_over_s:
             return
-        rate = (self._traffic.total_bytes - self._window_bytes) / passed_s
+        rate = (self.traffic.total_bytes - self._window_bytes) / passed_s
         if rate < limits.bytes_per_s:
             words = (
                 f"the server gave {rate:.0f} bytes/s over {passed_s:.0f} s; the least is "
                 f"{limits.bytes_per_s}"
             )
-            if self._most:
-                raise LimitError(words, self._path, VARIABLES["bytes_per_s"])
-            raise PassingError(f"{words} ({VARIABLES['bytes_per_s']})", self._path)
+            if self.most:
+                raise LimitError(words, self.path, VARIABLES["bytes_per_s"])
+            raise PassingError(f"{words} ({VARIABLES['bytes_per_s']})", self.path)
         self._window()

@@ -53,6 +53,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -292,7 +293,7 @@ class Room:
             found = (self.folder / f"{key}.shard").stat()
         except FileNotFoundError:
             return
-        note = {"inode": found.st_ino, "path": path, **identity.plain()}
+        note = {"inode": found.st_ino, "path": path, **asdict(identity)}
         files.write_whole(self.folder / f"{key}.json", json.dumps(note))
 
     def close(self) -> None:

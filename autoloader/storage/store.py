@@ -30,6 +30,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -372,23 +373,17 @@ def fetch_together(paths: Sequence[str]) -> None:
         with contextlib.suppress(OSError):
             store.read_all(path, keep=True)
 
+    together(fetch, paths)
+
+
+def together(ask: Callable[[str], Answer], paths: Sequence[str]) -> list[Answer]:
+    """The answers about files, which are asked for at the same time. Raises as ``ask``."""
     with ThreadPoolExecutor(_TOGETHER, "autoloader-remote") as pool:
-        list(pool.map(fetch, paths))
-
-
-def sizes_of(paths: Sequence[str]) -> list[int]:
-    """Bytes of files, asked for at the same time.
-
-    Raises:
-        OSError: its ``filename`` is a path that is not there, or cannot be asked for.
-    """
-    with ThreadPoolExecutor(_TOGETHER, "autoloader-remote") as pool:
-        return list(pool.map(store.size, paths))
+        return list(pool.map(ask, paths))
 
 
 class _Asker(threading.local):
-    def __init__(self) -> None:
-        self.wanted: Callable[[], bool] = lambda: True
+    wanted: Callable[[], bool] = staticmethod(lambda: True)
 
 
 _asker = _Asker()
@@ -429,7 +424,7 @@ def _kept(what: str) -> tuple[float, Listing] | None:
 
 def _keep(what: str, found: Listing) -> None:
     """Keep a listing on the disk, with the time."""
-    names = {name: one and one.plain() for name, one in found.items()}
+    names = {name: one and asdict(one) for name, one in found.items()}
     told = json.dumps({"at_s": time.time(), "names": names})
     _write(_place("listings", what), told.encode())
 

@@ -23,7 +23,6 @@ import pkgutil
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -51,10 +50,6 @@ class RemoteIdentity:
     number: int
     tag: str = ""
     crc32c: int | None = None
-
-    def plain(self) -> dict[str, Any]:
-        """Fields as values of JSON."""
-        return asdict(self)
 
     def key(self, path: str) -> str:
         """Key of this version, which names its files in the caches: 40 hexadecimal digits.
