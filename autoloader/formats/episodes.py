@@ -441,7 +441,7 @@ class EpisodeFormat(StoredFormat):
             if feature.kind == "image":
                 values[path] = marks_of(self.cameras.index(path), one.steps)
             elif feature.kind == "text":
-                values[path] = [str(each).encode() for each in one.values[path]]
+                values[path] = [str(each).encode(errors="replace") for each in one.values[path]]
             else:
                 dtype = np.float32 if "float" in feature.dtype else np.int64
                 given = np.asarray(one.values[path])
@@ -480,6 +480,7 @@ class EpisodeReader(PlainReader[EpisodeFormat]):
                 file, first = one.videos[path]
                 step[path] = LazyPicture(partial(self.videos.frame, file, first + t))
             else:
-                value: Any = one.values[path]
-                step[path] = str(value[t]).encode() if feature.kind == "text" else value[t]
+                step[path] = one.values[path][t]
+                if feature.kind == "text":
+                    step[path] = str(step[path]).encode(errors="replace")
         return step

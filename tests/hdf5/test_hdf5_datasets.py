@@ -206,6 +206,17 @@ def test_a_text_may_lie_in_an_array_of_one(tmp_path: Path, shape: tuple[int, ...
     assert directory.language_of(str(tmp_path / "deep/run.h5"), 1) == "lift it"
 
 
+def test_an_attribute_that_is_no_utf_8_costs_no_episode(tmp_path: Path):
+    write_declared(tmp_path)
+    with h5py.File(tmp_path / "deep/run.h5", "a") as file:
+        note = {"data": b"caf\xe9", "dtype": h5py.string_dtype()}
+        file["takes/take_1"].attrs.create("note", **note)
+    directory = open_source(tmp_path, dataset="d")
+    found = [record for _, record in directory.records(directory.splits["train"])]
+    assert len(found) == 2
+    assert b"caf?" in found[0]
+
+
 DECLARED = """
 files: "**/run.h5"
 episodes: takes

@@ -103,6 +103,13 @@ def test_a_task_of_two_texts_is_refused_and_one_told_twice_is_not(tmp_path: Path
         resolve(spec_of(root))
 
 
+def test_half_of_a_surrogate_pair_in_a_task_is_a_question_mark(tmp_path: Path):
+    root = written(tmp_path / "arm", "v2.1")
+    tasks = [json.dumps({"task_index": k, "task": "pick \ud83d"}) for k in (0, 1)]
+    listed(root, lambda _: tasks, "tasks")
+    assert {one["text"] for one in samples_of(spec_of(root)).values()} == {"pick ?"}
+
+
 @pytest.mark.parametrize("version", BOTH)
 def test_init_takes_no_language_where_no_list_says_what_it_is(
     tmp_path: Path, version: str, cli: Cli

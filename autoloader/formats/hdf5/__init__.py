@@ -226,7 +226,7 @@ class Hdf5Directory(episodes.StoredFormat):
                     values[name] = episodes.marks_of(self.cameras.index(name), steps)
                 elif name == LANGUAGE:
                     said = language(file, path, group, self.schema)
-                    values[name] = [(said or "").encode()]
+                    values[name] = [(said or "").encode(errors="replace")]
                 elif feature.kind == "tensor" and feature.encoding is None:
                     values[name] = _numbers(_array(file, group, name, steps), name, feature)
         return episodes.StoredEpisode(
@@ -381,7 +381,7 @@ class Hdf5Reader(PlainReader[Hdf5Directory]):
                 if one.kind == "image":
                     place = f"{group}/{path}"
                     step[path] = LazyPicture(partial(self._picture, piece.path, place, t))
-            steps.append(step | {LANGUAGE: (said or "").encode()})
+            steps.append(step | {LANGUAGE: (said or "").encode(errors="replace")})
         return steps
 
     def _picture(self, path: str, place: str, t: int) -> NDArray[np.uint8]:

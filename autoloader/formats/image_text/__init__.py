@@ -447,7 +447,7 @@ class ImageTextReader(PlainReader[ImageTextDirectory]):
             root = Path(self.directory.media)
             pictures = [(root / one).read_bytes() for one in found.pictures]
         shown = [pixels_of(one, white=True) for one in pictures]
-        step: dict[str, Any] = {name: getattr(found, name).encode() for name in TEXTS}
+        step: dict[str, Any] = {k: getattr(found, k).encode(errors="replace") for k in TEXTS}
         for number in range(MOST_PICTURES):
             there = number < len(shown)
             step[image(number)] = shown[number] if there else np.zeros((1, 1, 3), np.uint8)

@@ -132,7 +132,7 @@ class LeRobotDirectory(StoredFormat):
             SourceError: there is no list of tasks, or it is broken or empty.
         """
         found = read_tasks(Path(self.path), self.info, dataset=self.dataset)
-        return {number: text.encode() for number, text in found.items()}
+        return {number: text.encode(errors="replace") for number, text in found.items()}
 
     @cached_property
     def tasks_if_listed(self) -> dict[int, bytes] | None:

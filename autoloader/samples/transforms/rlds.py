@@ -554,5 +554,5 @@ def _bytes(path: str, value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        return value.encode(errors="replace")
     raise FunctionFailedError(f"{path!r} holds {type(value).__name__} where text should be")
