@@ -71,11 +71,10 @@ def show_measurement(
             def tell(progress: TrialProgress) -> None:
                 advance(progress.batches, batches)
 
-        measured = measure(
+        found = measure(
             loader, warmup=warmup, batches=batches, step_time_s=step_time_s,
             settle=progress_fd is not None, progress=tell,
         )  # fmt: skip
-    found = measured.as_dict()
     if not answered(found):
         for label, told in _verdict(found, place, step_time_s):
             emit(f"{label:<6} {told}")
@@ -86,8 +85,8 @@ def show_measurement(
                 f"{warmup} + {batches} batches say little; figures need a warm-up of "
                 f"{LEAST_WARMUP} and {LEAST_BATCHES} batches"
             )
-    if measured.interrupted:
-        note(f"interrupted: the figures are of the first {measured.samples} samples")
+    if found["interrupted"]:
+        note(f"interrupted: the figures are of the first {found['samples']} samples")
         raise KeyboardInterrupt
 
 
@@ -126,8 +125,9 @@ def _verdict(
     yield "Next", then or f"autoloader tune {shlex.quote(str(place))}  # tries other knobs"
 
 
-def _show_figures(found: dict[str, Any], step_time_s: float) -> None:
+def _show_figures(measured: Mapping[str, Any], step_time_s: float) -> None:
     """Show all figures of a measurement, except the trace."""
+    found = dict(measured)
     latency = " / ".join(f"{one * 1e3:.1f} ms" for one in found.pop("batch_latency_s").values())
     del found["trace"], found["interrupted"]
     found["knobs"] = used_knobs(found["knobs"])

@@ -3,8 +3,8 @@
 Theory of operation. The consumer here is this thread. Latency of a batch is the time from asking
 for the batch to having it. ``wait_ratio`` is the sum of the latencies over the measured time; the
 consumer sleeps to simulate a trainer's step. Warm-up batches are not counted. The measured time
-runs from the last warm-up batch to the last measured batch and its step. A thread samples memory
-and headroom, from before the loader is made until the loader is closed.
+runs from the last warm-up batch, whose step it has, to the last measured batch. A thread samples
+memory and headroom, from before the loader is made until the loader is closed.
 
 A trace is the resources that a sample takes: processor time, bytes and waits by stage. It is the
 difference of two readings. Threads that ended in between are missing, so knobs must hold still.
@@ -23,11 +23,13 @@ follows from a trace (``tune.bound``).
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,53 +60,6 @@ LEAST_BATCHES = 160
 """Fewest batches, before and in a measurement, from which a figure means anything."""
 
 
-@frozen
-class Measurement:
-    """Result of one measurement: the fields of ``measure --json``.
-
-    Attributes:
-        samples_per_s: delivered samples over measured time.
-        batches_per_s: delivered batches over measured time.
-        batch_latency_s: seconds from asking for a batch to having it: p50, p90, p99.
-        time_to_first_batch_s: seconds from ``AutoLoader(...)`` to the first batch.
-        peak_rss_bytes: sampled peak of what the loader adds, and its decoded frames at the end.
-        min_headroom_bytes: lowest sampled headroom; ``None`` where it cannot be read.
-        wait_ratio: time waited for batches over measured time, 0 to 1.
-        mixture: per dataset the weight asked for and the share of measured samples, both of 1.
-        knobs: the values in force at the end.
-        samples: number of samples that were measured.
-        datasets: datasets in the mixture.
-        decodes_per_sample: frames decoded for a sample since the loader began; ``None`` where
-            TensorFlow decodes.
-        batch_call_s: mean seconds of the spec's ``batch.call`` for a batch.
-        cache: decoded frames held at the end, and how many were shown from there
-            (``telemetry.CacheStatistics``).
-        trace: costs of a sample, stage by stage (``Trace``).
-        interrupted: whether Ctrl-C ended it early.
-    """
-
-    samples_per_s: float
-    batches_per_s: float
-    batch_latency_s: Mapping[str, float]
-    time_to_first_batch_s: float
-    peak_rss_bytes: int
-    min_headroom_bytes: int | None
-    wait_ratio: float
-    mixture: Mapping[str, Mapping[str, float]]
-    knobs: Mapping[str, Any]
-    samples: int
-    datasets: int
-    decodes_per_sample: float | None = None
-    cache: Mapping[str, Any] | None = None
-    batch_call_s: float | None = None
-    trace: Mapping[str, Any] | None = None
-    interrupted: bool = False
-
-    def as_dict(self) -> dict[str, Any]:
-        """Fields as values of JSON."""
-        return asdict(self)
-
-
 def measure(
     open_loader: Callable[[], AutoLoader],
     *,
@@ -115,7 +70,7 @@ def measure(
     settle: bool = False,
     now_s: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
-) -> Measurement:
+) -> dict[str, Any]:
     """Measure what ``open_loader`` makes, and close it.
 
     Args:
@@ -128,6 +83,27 @@ def measure(
         now_s: function that gives the time in seconds.
         sleep: function that waits some seconds.
 
+    Returns:
+        The document of ``measure --json``.
+        "samples_per_s": delivered samples over measured time.
+        "batches_per_s": delivered batches over measured time.
+        "batch_latency_s": seconds from asking for a batch to having it: p50, p90, p99.
+        "time_to_first_batch_s": seconds from ``AutoLoader(...)`` to the first batch.
+        "peak_rss_bytes": sampled peak of what the loader adds, and its decoded frames at the end.
+        "min_headroom_bytes": lowest sampled headroom; ``None`` where it cannot be read.
+        "wait_ratio": time waited for batches over measured time, 0 to 1.
+        "mixture": per dataset the weight asked for and the share of measured samples, both of 1.
+        "knobs": the values in force at the end.
+        "samples": number of samples that were measured.
+        "datasets": datasets in the mixture.
+        "decodes_per_sample": frames decoded for a sample since the loader began; ``None`` where
+        TensorFlow decodes.
+        "cache": decoded frames held at the end, and how many were shown from there
+        (``telemetry.CacheStatistics``).
+        "batch_call_s": mean seconds of the spec's ``batch.call`` for a batch.
+        "trace": costs of a sample, stage by stage (``Trace``).
+        "interrupted": whether Ctrl-C ended it early.
+
     Raises:
         AutoloaderError: whatever the loader raises; ``UsageError`` for impossible counts.
     """
@@ -137,103 +113,92 @@ def measure(
             remedy="give a warmup of 0 or more, at least 1 batch, and a step time of 0 or more",
         )
     with Recorder(HeadroomProbe()) as recorder:
-        began_s = now_s()
+        opened_s = now_s()
         loader = open_loader()
         try:
-            consumer = _Consumer(loader, now_s, sleep, step_time_s)
-            first_s = consumer.first() - began_s
-            consumer.warm_up(warmup - 1)
+            stream = _without_end(loader, now_s, sleep, step_time_s)
+            next(stream)
+            first_s = now_s() - opened_s
+            _warm_up(stream, warmup - 1)
             if settle:
-                consumer.settle()
+                _settle(stream, now_s)
             recorder.begin()
+            latencies_s: list[float] = []
+            counted = np.zeros(len(loader.dataset_names), np.int64)
+            samples, measured_s, began_s = 0, 1e-9, now_s()
             try:
-                consumer.measure(batches, progress)
+                for waited_s, batch in islice(stream, batches):
+                    latencies_s.append(waited_s)
+                    samples += len(batch["action"])
+                    if "dataset_index" in batch:
+                        index = np.asarray(batch["dataset_index"])
+                        counted += np.bincount(index, minlength=len(counted))
+                    del batch  # its slot goes back to the ring before the next is asked for
+                    measured_s, done = max(now_s() - began_s, 1e-9), len(latencies_s)
+                    if progress is not None and (done % REPORT_BATCHES == 0 or done == batches):
+                        progress(TrialProgress(done, samples / measured_s))
             except KeyboardInterrupt:
-                if settle or not consumer.samples:  # a study ends whole
+                if settle or not samples:  # a study ends whole
                     raise
-            trace = recorder.end(consumer.samples)
-            found = _summary(consumer, loader, first_s, recorder, trace)
-            return replace(found, interrupted=len(consumer.latencies_s) < batches)
+            trace = recorder.end(samples)
+            recorder.sample()
+            statistics = loader.statistics().as_dict()
+            datasets, cache = statistics["datasets"], statistics.get("cache")
+            quantiles = np.quantile(latencies_s, (0.5, 0.9, 0.99)).tolist()
+            # Shares are the loader's own where batches do not say whose they are (metadata).
+            known = int(counted.sum())
+            whole = sum(own["weight"] for own in datasets.values()) or 1.0
+            return {
+                "samples_per_s": samples / measured_s,
+                "batches_per_s": len(latencies_s) / measured_s,
+                "batch_latency_s": dict(zip(("p50", "p90", "p99"), quantiles, strict=True)),
+                "time_to_first_batch_s": first_s,
+                "peak_rss_bytes": recorder.peak_rss_bytes + (cache["held_bytes"] if cache else 0),
+                "min_headroom_bytes": recorder.min_headroom_bytes,
+                "wait_ratio": min(1.0, sum(latencies_s) / measured_s),
+                "mixture": {
+                    name: {
+                        "weight": float(datasets[name]["weight"]) / whole,
+                        "share": count / known if known else float(datasets[name]["share"]),
+                    }
+                    for name, count in zip(loader.dataset_names, counted.tolist(), strict=True)
+                },
+                "knobs": loader.knobs.flat(),
+                "samples": samples,
+                "datasets": len(loader.dataset_names),
+                "decodes_per_sample": statistics.get("decodes_per_sample"),
+                "cache": cache,
+                "batch_call_s": statistics.get("batch_call_s"),
+                "trace": asdict(trace),
+                "interrupted": len(latencies_s) < batches,
+            }
         finally:
             loader.close()
 
 
-@dataclass(eq=False)
-class _Consumer:
-    """The consumer: asks for batches, steps, and keeps the record."""
-
-    loader: AutoLoader
-    now_s: Callable[[], float]
-    sleep: Callable[[float], None]
-    step_time_s: float
-    latencies_s: list[float] = field(default_factory=list)
-    samples: int = 0
-    measured_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._batches = _without_end(self.loader)
-        self.per_dataset = np.zeros(len(self.loader.dataset_names), np.int64)
-
-    def first(self) -> float:
-        """Take the first batch; the second of the clock at which it was there."""
-        next(self._batches)
-        arrived_s = self.now_s()
-        self._step()
-        return arrived_s
-
-    def warm_up(self, count: int) -> None:
-        """Take ``count`` batches that are not measured."""
-        for _ in range(count):
-            next(self._batches)
-            self._step()
-
-    def settle(self) -> None:
-        """Take batches until two windows in a row pass equally fast, or patience ends."""
-        before_s = self._window_s()
-        for _ in range(MOST_WINDOWS - 1):
-            took_s = self._window_s()
-            if abs(took_s - before_s) <= SETTLED_RATIO * max(took_s, before_s):
-                return
-            before_s = took_s
-
-    def _window_s(self) -> float:
-        began_s = self.now_s()
-        self.warm_up(WINDOW_BATCHES)
-        return self.now_s() - began_s
-
-    def measure(self, count: int, progress: Callable[[TrialProgress], None] | None) -> None:
-        """Take ``count`` batches, and note latencies and samples."""
-        began_s = self.now_s()
-        for number in range(1, count + 1):
-            asked_s = self.now_s()
-            batch = next(self._batches)
-            self.latencies_s.append(self.now_s() - asked_s)
-            self._count(batch)
-            del batch  # its slot goes back to the ring before the next is asked for
-            self._step()
-            self.measured_s = max(self.now_s() - began_s, 1e-9)
-            if progress is not None and (number % REPORT_BATCHES == 0 or number == count):
-                progress(TrialProgress(number, self.samples / self.measured_s))
-
-    def _count(self, batch: Mapping[str, Any]) -> None:
-        self.samples += int(np.shape(batch["action"])[0])
-        if "dataset_index" in batch:
-            index = np.asarray(batch["dataset_index"])
-            self.per_dataset += np.bincount(index, minlength=len(self.per_dataset))
-
-    def _step(self) -> None:
-        if self.step_time_s > 0:
-            self.sleep(self.step_time_s)
+_Batches = Iterator[tuple[float, Mapping[str, Any]]]
 
 
-def _without_end(loader: AutoLoader) -> Iterator[Mapping[str, Any]]:
-    """Batches of one epoch after the other; an epoch without one is an error, not a hang."""
+def _without_end(
+    loader: AutoLoader,
+    now_s: Callable[[], float],
+    sleep: Callable[[float], None],
+    step_time_s: float,
+) -> _Batches:
+    """(seconds waited for it, batch) of one epoch after the other; a step lies before the next.
+
+    An epoch without a batch is an error, not a hang.
+    """
+    asked_s = now_s()
     while True:
         empty = True
         for batch in loader:
             empty = False
-            yield batch
+            yield now_s() - asked_s, batch
             del batch
+            if step_time_s > 0:
+                sleep(step_time_s)
+            asked_s = now_s()
         if empty:
             raise SpecError(
                 "batch.size: an epoch of this mixture has fewer samples than one batch, and "
@@ -242,41 +207,22 @@ def _without_end(loader: AutoLoader) -> Iterator[Mapping[str, Any]]:
             )
 
 
-def _summary(
-    consumer: _Consumer, loader: AutoLoader, first_s: float, memory: Recorder, trace: Trace
-) -> Measurement:
-    """The measurement, from the consumer's counts and the loader's."""
-    memory.sample()
-    statistics = loader.statistics().as_dict()
-    datasets, cache = statistics["datasets"], statistics.get("cache")
-    p50, p90, p99 = np.quantile(consumer.latencies_s, (0.5, 0.9, 0.99))
-    # Shares are the loader's own where batches do not say whose they are (metadata).
-    known = int(consumer.per_dataset.sum())
-    counted = zip(loader.dataset_names, consumer.per_dataset.tolist(), strict=True)
-    whole = sum(own["weight"] for own in datasets.values()) or 1.0
-    return Measurement(
-        samples_per_s=consumer.samples / consumer.measured_s,
-        batches_per_s=len(consumer.latencies_s) / consumer.measured_s,
-        batch_latency_s={"p50": float(p50), "p90": float(p90), "p99": float(p99)},
-        time_to_first_batch_s=first_s,
-        peak_rss_bytes=memory.peak_rss_bytes + (cache["held_bytes"] if cache else 0),
-        min_headroom_bytes=memory.min_headroom_bytes,
-        wait_ratio=min(1.0, sum(consumer.latencies_s) / consumer.measured_s),
-        mixture={
-            name: {
-                "weight": float(datasets[name]["weight"]) / whole,
-                "share": count / known if known else float(datasets[name]["share"]),
-            }
-            for name, count in counted
-        },
-        knobs=loader.knobs.flat(),
-        samples=consumer.samples,
-        datasets=len(loader.dataset_names),
-        decodes_per_sample=statistics.get("decodes_per_sample"),
-        cache=cache,
-        batch_call_s=statistics.get("batch_call_s"),
-        trace=asdict(trace),
-    )
+def _warm_up(stream: _Batches, count: int) -> None:
+    """Take batches that are not measured."""
+    for _ in range(count):
+        next(stream)
+
+
+def _settle(stream: _Batches, now_s: Callable[[], float]) -> None:
+    """Take batches until two windows in a row pass equally fast, or patience ends."""
+    before_s = -math.inf
+    for _ in range(MOST_WINDOWS):
+        began_s = now_s()
+        _warm_up(stream, WINDOW_BATCHES)
+        took_s = now_s() - began_s
+        if abs(took_s - before_s) <= SETTLED_RATIO * max(took_s, before_s):
+            return
+        before_s = took_s
 
 
 _PERIOD_S = 0.1
