@@ -14,6 +14,7 @@ mending anything.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import resource
@@ -298,32 +299,34 @@ def _device(machine: Machine, module: Any, number: int) -> Iterator[Seen]:
 
 def limits(machine: Machine) -> Iterator[Seen]:
     """Limits of the shell (``ulimit``)."""
-    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    kinds = (getattr(resource, f"RLIMIT_{one}") for one in ("NOFILE", "NPROC", "AS", "MEMLOCK"))
+    soft = (resource.getrlimit(kind)[0] for kind in kinds)
+    descriptors, most, space, locked = (
+        math.inf if n == resource.RLIM_INFINITY else n for n in soft
+    )
     yield Fact(f"{_shown(descriptors)} open files (ulimit -n)")
-    if descriptors != resource.RLIM_INFINITY and descriptors < _FEW_DESCRIPTORS:
+    if descriptors < _FEW_DESCRIPTORS:
         yield Finding(
             f"a process may open {descriptors} files (ulimit -n): shard files are opened and "
             "closed again and again",
             "ulimit -n 4096",
         )
-    most, own = resource.getrlimit(resource.RLIMIT_NPROC)[0], os.getuid()
-    threads = sum(one["num_threads"] for one in machine.processes() if one["uids"].real == own)
+    own = [one for one in machine.processes() if one["uids"].real == os.getuid()]
+    threads = sum(one["num_threads"] for one in own)
     yield Fact(f"{_shown(most)} threads of this user (ulimit -u), {threads} in use")
-    if most != resource.RLIM_INFINITY and threads > _FULL * most:
+    if threads > _FULL * most:
         yield Finding(
             f"{threads} of the {most} threads that this user may have are in use (ulimit -u)",
             "end processes of this user, or raise ulimit -u",
             severity="error",
         )
-    space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if space != resource.RLIM_INFINITY:
+    if space < math.inf:
         yield Finding(
             f"the address space is limited to {format_bytes(space)} (ulimit -v): maps of files "
             "and rings count in full, though they hold no memory",
             "ulimit -v unlimited; a cgroup or --ram-floor bounds memory itself",
         )
-    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    shown = "unlimited" if locked == resource.RLIM_INFINITY else format_bytes(locked)
+    shown = format_bytes(locked) if locked < math.inf else "unlimited"
     yield Fact(f"{shown} of locked memory (ulimit -l)")
 
 
@@ -359,8 +362,8 @@ def output(machine: Machine) -> Iterator[Seen]:
         )
 
 
-def _shown(limit: int) -> str:
-    return "any number of" if limit == resource.RLIM_INFINITY else str(limit)
+def _shown(limit: float) -> str:
+    return str(limit) if limit < math.inf else "any number of"
 
 
 def leftovers(machine: Machine) -> Iterator[Seen]:

@@ -18,10 +18,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -327,7 +327,10 @@ def _are_channels(size: int) -> bool:
 
 
 def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> EpisodeList:
-    """The episodes of the dataset in ``root``.
+    """The episodes of the dataset in ``root``, in the order of their numbers.
+
+    A null, or what is no number, costs the episode, or a camera of it: the camera has no video,
+    the episode is damaged. It has the file of the episode before where that is not told.
 
     Args:
         root: the directory that holds ``meta``.
@@ -343,34 +346,54 @@ def read_episodes(root: Path, info: Mapping[str, Any], *, dataset: str) -> Episo
         for name, node in info["features"].items()
         if isinstance(node, Mapping) and node.get("dtype") == "video"
     ]
+    fault = partial(broken, str(root / INFO_FILE), dataset=dataset)
     source = root / "meta" / ("episodes" if _several(info) else "episodes.jsonl")
     if not source.exists():
-        told = info["codebase_version"]
-        raise broken(
-            str(root / INFO_FILE),
-            f"its codebase_version is {told}, and {source}, the list of episodes in that version, "
-            "is missing",
-            dataset=dataset,
+        raise fault(
+            f"its codebase_version is {info['codebase_version']}, and {source}, the list of "
+            "episodes in that version, is missing",
             remedy=f"copy {source.name} there, or the info.json that belongs to these files; or "
             "convert the dataset with lerobot",
         )
-    paths = _Paths(root, info, cameras, dataset=dataset)
+    data = _template(info, "data_path", fault)
+    video = _template(info, "video_path", fault) if cameras else ""
+    chunk = info.get("chunks_size") or 1000
+    if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
+        raise fault(f"chunks_size is {chunk!r:.40}, not a whole number above 0")
     with _readable(source, dataset):
         listed = (
             _parquet_columns(source, cameras, dataset) if _several(info) else _json_columns(source)
         )
-        index = _numbers(listed)
-        rows = np.argsort(index, kind="stable")
-        again = rows[1:][np.diff(index[rows]) == 0]
+        numbers = _numbers(listed)
+        rows = np.argsort(numbers, kind="stable")
+        again = rows[1:][np.diff(numbers[rows]) == 0]
         if len(again):
             raise broken(
                 str(source),
-                f"episode {index[again[0]]} is listed twice, the second time in row {again[0]}",
+                f"episode {numbers[again[0]]} is listed twice, the second time in row {again[0]}",
                 dataset=dataset,
                 remedy="remove the row that does not match the files",
             )
         listed = {name: column[rows] for name, column in listed.items()}
-        return paths.episodes(listed, index[rows], rows)
+        index = _whole(listed, "episode_index", MOST_EPISODES)
+        told = {"episode_index": index, "length": _whole(listed, "length", 2**31)}
+        keys = {"episode_index": index, "episode_chunk": index // min(chunk, MOST_EPISODES)}
+        if _several(info):
+            keys = {name: _whole(listed, f"data/{name}") for name in _NEW_FIELDS}
+            told |= {f"data/{name}": values for name, values in keys.items()}
+        damage = _damage(listed, told, rows)
+        own = _files(root, data, keys)
+        videos = {
+            camera: _videos_of(camera, listed, keys, partial(_files, root, video))
+            for camera in cameras
+        }
+        named = own.number >= 0
+        if not named.all():
+            if not named.any():
+                raise ValueError(next(iter(damage.values())))
+            known = np.where(named, np.arange(len(index)), np.argmax(named))
+            own = FileColumn(own.number[np.maximum.accumulate(known)], own.paths)
+        return EpisodeList(numbers[rows], np.maximum(told["length"], 0), own, videos, damage)
 
 
 @contextmanager
@@ -478,115 +501,64 @@ def _floats(column: Any) -> NDArray[np.float64]:
     )
 
 
-class _Paths:
-    """The path table of one dataset."""
+def _template(info: Mapping[str, Any], name: str, fault: Callable[..., SourceError]) -> str:
+    """A path, whose fields are to be filled in by ``%``.
 
-    def __init__(
-        self, root: Path, info: Mapping[str, Any], cameras: list[str], *, dataset: str
-    ) -> None:
-        self._folder = os.path.join(root, "")  # noqa: PTH118  (a path is text here)
-        self._cameras = cameras
-        self._several = _several(info)
-        self._file, self._dataset = str(root / INFO_FILE), dataset
-        self._data = self._template(info, "data_path")
-        self._video = self._template(info, "video_path") if cameras else ""
-        chunk = info.get("chunks_size") or 1000
-        if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
-            raise broken(
-                self._file,
-                f"chunks_size is {chunk!r:.40}, not a whole number above 0",
-                dataset=dataset,
+    Raises:
+        SourceError: there is none, or it names a field that the version does not have.
+    """
+    found = info.get(name)
+    if not isinstance(found, str) or not found:
+        raise fault(f"it has no {name}")
+    known = _NEW_FIELDS if _several(info) else _OLD_FIELDS
+    allowed = known if name == "data_path" else (*known, "video_key")
+    for other in (match[1] for match in _FIELD.finditer(found)):
+        if other not in allowed:
+            names = ", ".join(f"{{{one}}}" for one in known)
+            raise fault(
+                f"its {name} has the field {{{other}}}; in {info['codebase_version']} a path "
+                f"has {names}",
+                remedy=f"correct {name} so that it fits the names of the files",
             )
-        self._chunk = min(chunk, MOST_EPISODES)  # the same, and no larger than a column's numbers
 
-    def _template(self, info: Mapping[str, Any], name: str) -> str:
-        """A path, whose fields are to be filled in by ``%``.
+    def filled(match: re.Match[str]) -> str:
+        return "%(video_key)s" if match[1] == "video_key" else f"%({match[1]})0{match[2] or 0}d"
 
-        Raises:
-            SourceError: there is none, or it names a field that the version does not have.
-        """
-        found = info.get(name)
-        if not isinstance(found, str) or not found:
-            raise broken(self._file, f"it has no {name}", dataset=self._dataset)
-        known = _NEW_FIELDS if self._several else _OLD_FIELDS
-        allowed = known if name == "data_path" else (*known, "video_key")
-        for other in (match[1] for match in _FIELD.finditer(found)):
-            if other not in allowed:
-                names = ", ".join(f"{{{one}}}" for one in known)
-                raise broken(
-                    self._file,
-                    f"its {name} has the field {{{other}}}; in {info['codebase_version']} a path "
-                    f"has {names}",
-                    dataset=self._dataset,
-                    remedy=f"correct {name} so that it fits the names of the files",
-                )
+    return _FIELD.sub(filled, found.replace("%", "%%"))
 
-        def filled(match: re.Match[str]) -> str:
-            return "%(video_key)s" if match[1] == "video_key" else f"%({match[1]})0{match[2] or 0}d"
 
-        return _FIELD.sub(filled, found.replace("%", "%%"))
+def _videos_of(
+    camera: str, listed: _Columns, keys: Mapping[str, Ints], files_of: Callable[..., FileColumn]
+) -> VideoColumn:
+    """Places of a camera's frames; ``keys`` are of the Parquet files."""
+    of, known = f"videos/{camera}", next(iter(keys.values()))
+    from_s, to_s = np.zeros(len(known)), np.full(len(known), np.nan)
+    if _NEW_FIELDS[0] in keys:
+        from_s, to_s = (_seconds(listed, f"{of}/{name}") for name in _TIMES)
+        numbers = {name: _whole(listed, f"{of}/{name}") for name in _NEW_FIELDS}
+        keys = {one: np.where(np.isnan(from_s), -1, values) for one, values in numbers.items()}
+    file = files_of(keys, video_key=camera)
+    return VideoColumn(file.number, file.paths, from_s, to_s)
 
-    def episodes(self, listed: _Columns, numbers: Ints, rows: Ints) -> EpisodeList:
-        """The episodes, in the order of their numbers.
 
-        A null, or what is no number, costs the episode, or a camera of it: the camera has no video,
-        the episode is damaged. It has the file of the episode before where that is not told.
-
-        Args:
-            listed: columns of the list, in the order of ``numbers``.
-            numbers: [E] numbers of the episodes, which ascend.
-            rows: [E] where each stands in the list.
-
-        Raises:
-            ValueError: no row names a file, or a path is not below the dataset.
-        """
-        index = _whole(listed, "episode_index", MOST_EPISODES)
-        told = {"episode_index": index, "length": _whole(listed, "length", 2**31)}
-        keys = {"episode_index": index, "episode_chunk": index // self._chunk}
-        if self._several:
-            keys = {name: _whole(listed, f"data/{name}") for name in _NEW_FIELDS}
-            told |= {f"data/{name}": values for name, values in keys.items()}
-        damage = _damage(listed, told, rows)
-        data = self._files(self._data, keys)
-        videos = {camera: self._videos_of(camera, listed, keys) for camera in self._cameras}
-        named = data.number >= 0
-        if not named.all():
-            if not named.any():
-                raise ValueError(next(iter(damage.values())))
-            known = np.where(named, np.arange(len(index)), np.argmax(named))
-            data = FileColumn(data.number[np.maximum.accumulate(known)], data.paths)
-        return EpisodeList(numbers, np.maximum(told["length"], 0), data, videos, damage)
-
-    def _videos_of(self, camera: str, listed: _Columns, keys: Mapping[str, Ints]) -> VideoColumn:
-        """Places of a camera's frames; ``keys`` are of the Parquet files."""
-        rows = len(keys[next(iter(keys))])
-        from_s, to_s = np.zeros(rows), np.full(rows, np.nan)
-        if self._several:
-            of = f"videos/{camera}"
-            from_s, to_s = (_seconds(listed, f"{of}/{name}") for name in _TIMES)
-            numbers = {name: _whole(listed, f"{of}/{name}") for name in _NEW_FIELDS}
-            lost = np.isnan(from_s)
-            keys = {name: np.where(lost, -1, values) for name, values in numbers.items()}
-        file = self._files(self._video, keys, video_key=camera)
-        return VideoColumn(file.number, file.paths, from_s, to_s)
-
-    def _files(self, template: str, keys: Mapping[str, Ints], **names: str) -> FileColumn:
-        """The files whose paths have these numbers in them; none where one is below 0."""
-        of = np.stack(list(keys.values()), axis=1)
-        begins = np.ones(len(of), np.bool_)
-        begins[1:] = np.any(of[1:] != of[:-1], axis=1)
-        first = np.flatnonzero(begins)
-        found: dict[str, int] = {}
-        numbers = np.full(len(first), -1, np.int32)
-        for stretch, values in enumerate(of[first].tolist()):
-            if min(values) >= 0:
-                path = self._folder + template % {**names, **dict(zip(keys, values, strict=True))}
-                numbers[stretch] = found.setdefault(path, len(found))
-        if found:  # the others differ in digits alone
-            path = next(iter(found)).removeprefix(self._folder)
-            if "\0" in path or {"", ".", ".."} & set(path.split("/")):
-                raise ValueError(f"{path[:80]!r} is not a path below the dataset")
-        return FileColumn(np.repeat(numbers, np.diff(np.append(first, len(of)))), tuple(found))
+def _files(root: Path, template: str, keys: Mapping[str, Ints], **names: str) -> FileColumn:
+    """The files whose paths have these numbers in them; none where one is below 0."""
+    folder = os.path.join(root, "")  # noqa: PTH118  (a path is text here)
+    of = np.stack(list(keys.values()), axis=1)
+    begins = np.ones(len(of), np.bool_)
+    begins[1:] = np.any(of[1:] != of[:-1], axis=1)
+    first = np.flatnonzero(begins)
+    found: dict[str, int] = {}
+    numbers = np.full(len(first), -1, np.int32)
+    for stretch, values in enumerate(of[first].tolist()):
+        if min(values) >= 0:
+            path = folder + template % {**names, **dict(zip(keys, values, strict=True))}
+            numbers[stretch] = found.setdefault(path, len(found))
+    if found:  # the others differ in digits alone
+        path = next(iter(found)).removeprefix(folder)
+        if "\0" in path or {"", ".", ".."} & set(path.split("/")):
+            raise ValueError(f"{path[:80]!r} is not a path below the dataset")
+    return FileColumn(np.repeat(numbers, np.diff(np.append(first, len(of)))), tuple(found))
 
 
 def _damage(listed: _Columns, told: Mapping[str, Ints], rows: Ints) -> dict[int, str]:
