@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import simplejpeg
@@ -91,11 +91,8 @@ def show_sheet(
         note(line)
 
 
-class Scale(NamedTuple):
-    """Values that the first and the last colour of depth frames stand for."""
-
-    low: float
-    high: float
+Scale = tuple[float, float]
+"""Values that the first and the last colour of depth frames stand for."""
 
 
 @dataclass
@@ -360,7 +357,8 @@ def _plain(panel: Panel) -> dict[str, Any]:
         "language": [one.text for one in panel.shown],
         "frames": [{"t": one.t, "labels": list(one.labels), "cameras": list(one.cameras),
                     "absent": sorted(one.absent),
-                    "depth": {name: scale._asdict() for name, scale in one.scales.items()}}
+                    "depth": {name: {"low": low, "high": high}
+                              for name, (low, high) in one.scales.items()}}
                    for one in panel.shown],
         "black": panel.black,
         "absent": panel.absent,
@@ -543,10 +541,10 @@ def coloured(frames: NDArray[Any]) -> tuple[NDArray[np.uint8], Scale | None]:
     pictures = np.zeros((*values.shape, 3), np.uint8)
     if not there.any():
         return pictures, None
-    scale = Scale(float(values[there].min()), float(values[there].max()))
-    share = (values[there] - scale.low) / ((scale.high - scale.low) or 1.0)
+    low, high = float(values[there].min()), float(values[there].max())
+    share = (values[there] - low) / ((high - low) or 1.0)
     pictures[there] = colormaps[_COLOURS](share, bytes=True)[:, :3]
-    return pictures, scale
+    return pictures, (low, high)
 
 
 def _page(panels: Mapping[str, Panel], title: str) -> str:

@@ -12,6 +12,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -150,19 +151,10 @@ def rows_over_time(
     return _svg(figure, title, f"{timeline.name}{key}", timeline.marks)
 
 
-@frozen
-class Dot:
-    """One point of a scatter chart, with the CSS variable of its colour."""
-
-    x: float
-    y: float
-    colour: str = "quiet"
-
-
 def scatter(
     key: str,
     title: str,
-    dots: Sequence[Dot],
+    dots: Sequence[tuple[float, float, str]],
     *,
     x_name: str,
     y_name: str,
@@ -174,14 +166,14 @@ def scatter(
     Args:
         key: name of the chart on its page.
         title: description for people who do not see it.
-        dots: points of the chart.
+        dots: (x, y, CSS variable of its colour) of each point of the chart.
         x_name: name of the axis to the right.
         y_name: name of the upward axis.
         front: points that a line joins.
         level: a value of y with a line of its own, and its name.
     """
     figure, axes = _figure(300, bottom=36)
-    highest = max([one.y for one in dots] + ([level[0]] if level else []))
+    highest = max([y for _, y, _ in dots] + ([level[0]] if level else []))
     _value_axis(axes, scale(0.0, highest), number)
     axes.margins(x=0.06)
     axes.xaxis.set_major_formatter(lambda value, _: number(value))
@@ -189,8 +181,8 @@ def scatter(
     axes.set_title(y_name, loc="left", size=10.5, color=_hex("quiet"), pad=3)
     if len(front) > 1:
         axes.plot(*zip(*front, strict=True), color=_hex("a"), linewidth=1.2)
-    for one in dots:
-        axes.plot(one.x, one.y, "o", color=_hex(one.colour), markersize=5)
+    for x, y, colour in dots:
+        axes.plot(x, y, "o", color=_hex(colour), markersize=5)
     if level is not None:
         axes.axhline(level[0], color=_hex("limit"), linewidth=1, linestyle=_STYLES["limit"])
         axes.annotate(
@@ -266,35 +258,22 @@ def _time_axis(axes: Axes, timeline: Timeline) -> None:
     for begin, end, colour in timeline.shades:
         axes.axvspan(begin, max(end, begin + end_s / WIDTH), color=_hex(colour), linewidth=0)
     x = [at for mark in timeline.marks for at in (mark.at_s, mark.at_s, math.nan)]
-    axes.plot(
-        x,
-        [0, 1, math.nan] * len(timeline.marks),
-        transform=axes.get_xaxis_transform(),
-        color=_hex("quiet"),
-        linewidth=0.8,
-        linestyle=(0, (1, 3)),
-    )
+    draw = partial(axes.plot, transform=axes.get_xaxis_transform())
+    up = [0, 1, math.nan] * len(timeline.marks)
+    draw(x, up, color=_hex("quiet"), linewidth=0.8, linestyle=(0, (1, 3)))
     for mark in timeline.marks:
-        axes.plot(
-            mark.at_s, 1, "o", transform=axes.get_xaxis_transform(), color=_hex(mark.colour),
-            markersize=6, url=mark.link,
-        )  # fmt: skip
+        draw(mark.at_s, 1, "o", color=_hex(mark.colour), markersize=6, url=mark.link)
 
 
 def _draw(axes: Axes, line: Line) -> None:
     """Draw a line; ``None`` among its points is a gap."""
     gap = (math.nan, math.nan)
     x, y = zip(*(gap if point is None else point for point in line.points), strict=True)
+    style = _STYLES.get(line.colour, "-"), "steps-post" if line.steps else "default"
     axes.plot(
-        x,
-        y,
-        color=_hex(line.colour),
-        linewidth=1.5,
-        solid_joinstyle="round",
-        linestyle=_STYLES.get(line.colour, "-"),
-        drawstyle="steps-post" if line.steps else "default",
-        label=line.label,
-    )
+        x, y, color=_hex(line.colour), linewidth=1.5, solid_joinstyle="round", linestyle=style[0],
+        drawstyle=style[1], label=line.label,
+    )  # fmt: skip
 
 
 def _svg(figure: Figure, title: str, key: str, marks: Sequence[Mark] = ()) -> str:

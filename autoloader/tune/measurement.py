@@ -27,12 +27,13 @@ import math
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -308,14 +309,11 @@ class Trace:
         return (self.read_bytes or 0.0) if self.disk_busy_ratio > 0 else 0.0
 
 
-class _Reading(NamedTuple):
-    """Counts of the kernel: by thread, and by process the bytes asked of files and of a disk.
+_Reading = tuple[dict[int, tuple[bool, ThreadVitals]], dict[int, tuple[int, int]]]
+"""Counts of the kernel: by thread, and by process the bytes asked of files and of a disk.
 
-    Beside the counts of a thread: whether it is one of this process.
-    """
-
-    threads: dict[int, tuple[bool, ThreadVitals]]
-    io: dict[int, tuple[int, int]]
+Beside the counts of a thread: whether it is one of this process.
+"""
 
 
 class Recorder:
@@ -401,14 +399,14 @@ class Recorder:
             self._others.append(used.others)
 
     def _read(self) -> _Reading:
-        found = _Reading({}, {})
+        threads, io = {}, {}
         for pid in _pids():
             for tid, one in read_vitals(pid).threads.items():
-                found.threads[tid] = pid == os.getpid(), one
+                threads[tid] = pid == os.getpid(), one
             with contextlib.suppress(psutil.Error, OSError):
                 counted = psutil.Process(pid).io_counters()
-                found.io[pid] = counted.read_chars, counted.read_bytes
-        return found
+                io[pid] = counted.read_chars, counted.read_bytes
+        return threads, io
 
     def _run(self) -> None:
         while not self._done.wait(self._period_s):
@@ -427,33 +425,26 @@ class Recorder:
 
 def _costs(before: _Reading, now: _Reading, samples: int, duration_s: float) -> dict[str, Any]:
     """Fields of ``Trace`` that are the difference of two readings."""
-    stages: dict[str, StageCost] = {}
+    (threads_then, io_then), (threads, io) = before, now
+    stages: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
     one_thread_s = 0.0
-    for tid, (own, used) in now.threads.items():
-        _, then = before.threads.get(tid, (own, _NOTHING))
+    for tid, (own, used) in threads.items():
+        _, then = threads_then.get(tid, (own, _NOTHING))
         ran_s, queued_s = used.cpu_s - then.cpu_s, used.delay_s - then.delay_s
         blocked_s = max(0.0, duration_s - ran_s - queued_s)
         kind = next((prefix for prefix in _STAGES if used.name.startswith(prefix)), "")
         stage = _STAGES.get(kind, "consumer" if own else "other")
-        known = stages.get(stage, StageCost(0.0, 0.0, 0.0, 0))
-        stages[stage] = StageCost(
-            known.cpu_s + ran_s / samples,
-            known.queued_s + queued_s / samples,
-            known.blocked_s + blocked_s / samples,
-            known.threads + 1,
-        )
+        stages[stage].append((ran_s / samples, queued_s / samples, blocked_s / samples, 1))
         if kind in _ONE_OF_A_KIND or tid == os.getpid():
             one_thread_s = max(one_thread_s, ran_s / samples)
-    asked, come = (
-        sum(counted[which] - before.io.get(pid, (0, 0))[which] for pid, counted in now.io.items())
-        / samples
-        for which in (0, 1)
-    )
+    bytes_of = [np.subtract(counted, io_then.get(pid, (0, 0))) for pid, counted in io.items()]
+    asked, come = (np.sum(bytes_of, axis=0) / samples).tolist() if io else (None, None)
+    every = sorted(stages.items())
     return {
-        "stages": dict(sorted(stages.items())),
+        "stages": {name: StageCost(*map(sum, zip(*of, strict=True))) for name, of in every},
         "one_thread_s": one_thread_s,
-        "read_bytes": asked if now.io else None,
-        "disk_bytes": come if now.io else None,
+        "read_bytes": asked,
+        "disk_bytes": come,
     }
 
 

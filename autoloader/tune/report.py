@@ -21,7 +21,7 @@ from autoloader.host.clock import Clock
 from autoloader.host.files import write_whole
 from autoloader.host.frozen import frozen
 from autoloader.host.units import MIB, format_bytes
-from autoloader.telemetry.charts import Dot, render, scatter
+from autoloader.telemetry.charts import render, scatter
 from autoloader.tune.bound import NO_BOUND
 from autoloader.tune.finals import Contender, changed_knobs
 from autoloader.tune.ledger import TrialRecord
@@ -197,7 +197,7 @@ class TuneReport:
         """Rate against memory of all trials that know both; "" where there are none."""
         front, verdict, bound = self.front(), self.result.verdict, self.result.bound
         dots = [
-            Dot(
+            (
                 _peak(one) / MIB,
                 _reached(one),
                 "b" if one.label == "start" else "a" if one in front else "quiet",
@@ -209,8 +209,8 @@ class TuneReport:
             return ""
         best = verdict.winner
         if not best.is_start and best.samples_per_s and best.peak_rss_bytes:
-            dots.append(Dot(best.peak_rss_bytes / MIB, best.samples_per_s, "good"))
-        near = bound is not None and bound.samples_per_s < 2 * max(one.y for one in dots)
+            dots.append((best.peak_rss_bytes / MIB, best.samples_per_s, "good"))
+        near = bound is not None and bound.samples_per_s < 2 * max(y for _, y, _ in dots)
         return scatter(
             "pareto",
             "rate against memory of all trials",

@@ -298,9 +298,7 @@ class Study:
             left_s = self._left_s() - kept_s
             if self.ended or self.done >= self.options.trials or left_s <= first.duration_s:
                 break
-            if reasoned:
-                self._enqueue(study, reasoned.pop(0), "guess")
-            self._one(study)
+            self._one(study, reasoned.pop(0) if reasoned else None, "guess")
         return first
 
     def _judge(self, study: optuna.Study, first: TrialResult) -> FinalsResult:
@@ -334,10 +332,10 @@ class Study:
         self.watcher.progressed(progress, headroom_bytes, self.best_samples_per_s)
         return True
 
-    def _enqueue(self, study: optuna.Study, knobs: Knobs, label: str) -> None:
-        study.enqueue_trial(self.space.parameters(knobs), user_attrs={"label": label})
-
-    def _one(self, study: optuna.Study) -> None:
+    def _one(self, study: optuna.Study, knobs: Knobs | None = None, label: str = "") -> None:
+        """Run a trial: of these knobs, or of those that the sampler draws."""
+        if knobs is not None:
+            study.enqueue_trial(self.space.parameters(knobs), user_attrs={"label": label})
         study.optimize(self._objective, n_trials=1, catch=(_TrialFailed,))
 
     def _objective(self, trial: optuna.Trial) -> float:
@@ -454,8 +452,7 @@ class Study:
         if self.first is None:
             if self.options.trials > 1:
                 self._wait_for_quiet()
-            self._enqueue(study, self.space.start, "start")
-            self._one(study)
+            self._one(study, self.space.start, "start")
         if self.first is None:  # another host of this study took the enqueued start
             self.first = self._measured(self.space.start, self._watch)
         if self.first.outcome is Outcome.FAILED and self.first.exit_code is None:

@@ -129,10 +129,7 @@ class Measurer(Protocol):
 
 def knob_arguments(knobs: Knobs) -> list[str]:
     """``--set`` arguments that give exactly ``knobs``, whatever profile they lie over."""
-    arguments: list[str] = []
-    for name, value in knobs.flat().items():
-        arguments += ["--set", f"{name}={value}"]
-    return arguments
+    return [word for name, value in knobs.flat().items() for word in ("--set", f"{name}={value}")]
 
 
 def start_error(first: TrialResult) -> AutoloaderError:
@@ -146,10 +143,9 @@ def start_error(first: TrialResult) -> AutoloaderError:
     remedy = "`autoloader measure` with the same --spec and profile shows the whole error"
     if first.reason.startswith("--budget ran out"):
         remedy = "wait until that process ends, end it, or give a longer --budget"
-    if first.exit_code == UsageError.exit_code:
-        return UsageError(what, remedy=remedy)
-    if first.exit_code == SourceError.exit_code:
-        return SourceError(what, remedy=remedy)
+    for kind in (UsageError, SourceError):
+        if first.exit_code == kind.exit_code:
+            return kind(what, remedy=remedy)
     return PipelineError(what, remedy=remedy, stage="measure")
 
 
@@ -190,11 +186,9 @@ class TrialRunner:
         ours, theirs = Pipe()
         with ours, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with theirs:
+                progress = ["--progress-fd", str(theirs.fileno())]
                 child = subprocess.Popen(
-                    [
-                        *(*self.command, *knob_arguments(knobs)),
-                        *("--progress-fd", str(theirs.fileno())),
-                    ],
+                    [*self.command, *knob_arguments(knobs), *progress],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,

@@ -109,7 +109,7 @@ def test_colours_go_from_the_least_to_the_greatest_value_that_was_measured():
     frames[0, 0, :, 0] = (1, 2, 5)
     frames[1, 1, 0, 0] = np.nan
     pictures, scale = coloured(frames)
-    assert (scale.low, scale.high) == (1, 5)
+    assert scale == (1, 5)
     assert pictures.shape == (2, 2, 3, 3)
     assert len({tuple(pictures[0, 0, k].tolist()) for k in range(3)}) == 3
     assert not pictures[1].any()
