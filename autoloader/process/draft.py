@@ -413,18 +413,17 @@ def propose(
             continue
         if name == "language":
             listed = [path for path in listed if path in features]
-        if listed and _fits(partial(check, features, listed)):
+        if listed and _fits(check, features, listed):
             values[name] = dict(listed) if name == "images" else list(listed)
         elif guessed := guess(features):
-            values[name] = guessed
-            does_not_fit = "the known recipe does not fit these files"
-            guesses[name] = does_not_fit if known else "not a known dataset"
+            values[name], why = guessed, "the known recipe does not fit these files"
+            guesses[name] = why if known else "not a known dataset"
     return values, guesses
 
 
 def guess_cameras(features: Mapping[str, Feature]) -> dict[str, str]:
     """A primary and a wrist camera, by name; the first of each kind."""
-    usable = [path for path in features if _fits(partial(_camera, features, path))]
+    usable = [path for path in features if _fits(_camera, features, path)]
     on_wrist = [path for path in usable if _WRIST.search(_last(path))]
     others = [path for path in usable if path not in on_wrist]
     found = {}
@@ -455,7 +454,7 @@ def _last(path: str) -> str:
 def guess_numbers(features: Mapping[str, Feature], *, name: str) -> list[Any]:
     """The terms of ``action`` or ``state``, by name."""
     steps = [path for path, feature in features.items() if feature.per_step]
-    usable = [path for path in steps if _fits(partial(_width_within, features[path]))]
+    usable = [path for path in steps if _fits(_width_within, features[path])]
     known = (
         ("action", "actions") if name == "action" else ("observation/state", "observation.state")
     )
@@ -476,20 +475,16 @@ def guess_numbers(features: Mapping[str, Feature], *, name: str) -> list[Any]:
 
 def guess_language(features: Mapping[str, Feature]) -> list[str]:
     """The instruction's features, by name; several only where they are numbered."""
-
-    def usable(path: str) -> bool:
-        return _fits(lambda: _language(features, [path]))
-
+    usable = [path for path in features if _fits(_language, features, [path])]
     # GR00T's tasks are often a flag of validity, and the instruction is an annotation.
     by_task = [path for path, feature in features.items() if feature.encoding == TASKS]
     annotated = [path for path in by_task if path != TASK and _WORDS.search(path)]
     if annotated:
         return sorted(annotated, key=lambda path: ("description" not in path, path))[:1]
     for first in _FIRST_WORDS:
-        if first in features and usable(first):
-            numbered = (f"{first}_{number}" for number in (2, 3))
-            return [first, *(path for path in numbered if path in features and usable(path))]
-    named = [path for path in features if _WORDS.search(path) and usable(path)]
+        if first in usable:
+            return [one for one in (first, f"{first}_2", f"{first}_3") if one in usable]
+    named = [path for path in usable if _WORDS.search(path)]
     return sorted(named, key=lambda path: path.startswith("episode_metadata/"))[:1]
 
 
@@ -520,10 +515,10 @@ def _width_within(feature: Feature) -> None:
         raise ValueError("an embedding")
 
 
-def _fits(check: Callable[[], object]) -> bool:
+def _fits(check: Callable[..., object], *values: Any) -> bool:
     """True if ``check`` raises no error about fields."""
     try:
-        check()
+        check(*values)
     except (AutoloaderError, ValueError):
         return False
     return True
@@ -704,7 +699,7 @@ def _proposed(directory: DatasetFormat, style: Style) -> Entry:
     tried = [(one, *propose(features, one[2])) for one in sources if one[2] or len(sources) == 1]
     (name, known_as, known), values, guesses = next((one for one in tried if not one[2]), tried[0])
     if style.every_camera and "images" in values:
-        usable = (path for path in features if _fits(partial(_camera, features, path)))
+        usable = (path for path in features if _fits(_camera, features, path))
         names = {path.removeprefix("observation.images."): path for path in usable}
         values["images"] = {gr00t.camera_name(key): path for key, path in names.items()}
     language = values.pop("language", [])
@@ -843,9 +838,7 @@ def _words(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield str(key)
-            yield from _words(inner)
+        yield from _words([*map(str, value), *value.values()])
     elif isinstance(value, (list, tuple)):
         for inner in value:
             yield from _words(inner)

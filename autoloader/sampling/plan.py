@@ -291,8 +291,7 @@ class SamplePlan:
 
     def samples(self, start: int, stop: int) -> PlannedSamples:
         """The samples at positions [start, stop); start ≥ 0."""
-        dataset, number = self._positions.ordinals(start, stop)
-        return self.at(dataset, number)
+        return self.at(*self._positions.ordinals(start, stop))
 
     def at(self, dataset: Ints, number: Ints) -> PlannedSamples:
         """The samples that the datasets give as their ``number``-th [n], over all passes."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class ArrayFrames:
     length: Ints
     number: Ints
     key: Ints
-    chunks: Ints
+    chunks: Ints = field(default_factory=lambda: np.zeros((0, 3), np.int64))
 
     def __call__(self, steps: Ints) -> tuple[dict[Section, Any], list[bytes]]:
         """See ``episodes.PackedFrames``."""
@@ -115,7 +116,7 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
             )
         places = offset + np.arange(rows, dtype=np.int64) * nbytes
         _within(offset, rows * nbytes, size)
-        return ArrayFrames(codec, places, none + nbytes, none, none, np.zeros((0, 3), np.int64))
+        return ArrayFrames(codec, places, none + nbytes, none, none)
     chunk = _in_bytes(array, array.chunks)
     filters = _filters(array)
     if math.prod(chunk) > MOST_CHUNK_BYTES:
@@ -131,7 +132,7 @@ def frames_of(array: Any, path: str, *, bgr: bool, rotated: bool) -> ArrayFrames
         if (table[:, 1] != math.prod(chunk)).any():
             raise UnreadableError("the size of a chunk does not fit its shape")
         places = table[slab, 0] + number * nbytes
-        return ArrayFrames(codec, places, none + nbytes, none, none, np.zeros((0, 3), np.int64))
+        return ArrayFrames(codec, places, none + nbytes, none, none)
     codec = ArrayCodec(row, chunk, filters, int(array.dtype.itemsize), bgr, rotated)
     by_slab = table.reshape(grid[0], -1, 3)
     begin = by_slab[..., 0].min(axis=1)
@@ -238,8 +239,7 @@ def _in_heaps(array: Any, path: str, codec: ArrayCodec) -> ArrayFrames:
                 f"row {row} is damaged: the {length} bytes of its picture are not in the file"
             )
         offset[row] = at
-    nothing = np.zeros((0, 3), np.int64)
-    return ArrayFrames(codec, offset, listed["length"].astype(np.int64), none, none, nothing)
+    return ArrayFrames(codec, offset, listed["length"].astype(np.int64), none, none)
 
 
 def _heap(file: int, address: int, size: int) -> dict[int, tuple[int, int]]:

@@ -296,13 +296,12 @@ def _feature(name: str, node: Mapping[str, Any]) -> Feature:
             names[:1] == ["channel"] or _are_channels(shape[0]) > _are_channels(shape[-1])
         ):
             shape = (*shape[1:], shape[0])
-        return Feature(
-            name, name, "image", "uint16" if depth else "uint8", shape, encoding, per_step=True
-        )
-    if dtype == "string":
-        return Feature(name, name, "text", "string", (), None, per_step=True)
-    if name.startswith(_ANNOTATION) and "int" in dtype and math.prod(shape) == 1:
-        return Feature(name, name, "text", "string", (), TASKS, per_step=True)
+        dtype = "uint16" if depth else "uint8"
+        return Feature(name, name, "image", dtype, shape, encoding, per_step=True)
+    numbers_tasks = name.startswith(_ANNOTATION) and "int" in dtype and math.prod(shape) == 1
+    if dtype == "string" or numbers_tasks:
+        stored = TASKS if numbers_tasks else None
+        return Feature(name, name, "text", "string", (), stored, per_step=True)
     kind: FeatureKind = "tensor" if dtype in _DTYPES and min(shape, default=1) >= 0 else "other"
     columns = _column_names(node.get("names"), math.prod(shape))
     return Feature(name, name, kind, dtype, shape, None, per_step=True, columns=columns)

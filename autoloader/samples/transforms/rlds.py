@@ -374,32 +374,25 @@ def describe(
     by_number = {number: key for key, number in camera_numbers(sources).items()}
     by_key = {feature.key: feature for feature in sources.values()}
     found = {}
-    kind: Any
     for path, leaf in leaves.items():
         if path == VALID:
             continue
         once = path.startswith(f"{METADATA}/")
         shape = leaf.shape if once else leaf.shape[1:]
-        key = path if once else f"{STEPS}/{path}"
+        kind: Any = "tensor" if leaf.dtype.kind in "biuf" else "other"
+        dtype = "float32" if leaf.dtype.kind == "f" else str(leaf.dtype)
+        encoding: Any = None
         if not once and _are_stand_ins(leaf):
             source = by_key[by_number[int(leaf[0] - STAND_IN) // _CAMERA]]
-            found[path] = Feature(
-                path, key, "image", source.dtype, source.shape, source.encoding, True
-            )
+            kind, dtype, shape, encoding = "image", source.dtype, source.shape, source.encoding
+        elif shape == () and leaf.dtype.kind in "OSU" and _are_lists(leaf):
+            shape, texts = (None,), _hold_texts(leaf)
+            kind, dtype, encoding = ("tensor", "string", JOINED) if texts else ("other", "", None)
         elif leaf.dtype.kind in "OSU":
-            lists = shape == () and _are_lists(leaf)
-            if lists and not _hold_texts(leaf):
-                found[path] = Feature(path, key, "other", "", (None,), None, not once)
-                continue
-            shape = (None,) if lists or (once and len(shape) == 1) else shape
-            kind = "tensor" if shape else "text"
-            encoding = JOINED if lists else None
-            found[path] = Feature(path, key, kind, "string", shape, encoding, not once)
-        else:
-            floating = leaf.dtype.kind == "f"
-            dtype = "float32" if floating else str(leaf.dtype)
-            kind = "tensor" if leaf.dtype.kind in "biuf" else "other"
-            found[path] = Feature(path, key, kind, dtype, shape, None, not once)
+            shape = (None,) if once and len(shape) == 1 else shape
+            kind, dtype = "tensor" if shape else "text", "string"
+        key = path if once else f"{STEPS}/{path}"
+        found[path] = Feature(path, key, kind, dtype, shape, encoding, not once)
     return found
 
 

@@ -124,17 +124,6 @@ class DerivedColumns:
     source: Feature
     field: str
 
-    def values(self, rows: Floats) -> Floats:
-        """Values [T, width] of the derived feature.
-
-        Args:
-            rows: [T, source width] values of an episode's source.
-        """
-        found = rows[:, self.term.slice()]
-        for op in self.term.ops:
-            found = apply_op(op, found)
-        return found
-
 
 @frozen
 class Derivation:
@@ -224,8 +213,11 @@ class Derivation:
                 values[key] = _taken(value, by_key[key], before, after)
         for column in self.columns:
             if only is None or column.feature.key in only:
-                rows = _rows(found.values[column.source.key], column.source)[before]
-                values[column.feature.key] = column.values(rows)[after].reshape(-1)
+                rows = _rows(found.values[column.source.key], column.source)
+                rows = rows[before, column.term.slice()]
+                for op in column.term.ops:
+                    rows = apply_op(op, rows)
+                values[column.feature.key] = rows[after].reshape(-1)
         valid = found.valid[before][after]
         if self.moving is not None:
             spec, term, feature = self.moving
