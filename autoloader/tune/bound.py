@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autoloader.host.frozen import frozen
@@ -27,9 +27,6 @@ from autoloader.tune.measurement import Trace
 
 NOISE_RATIO = 0.05
 """Relative difference of two measurements of one knob set; nearer to the bound nothing shows."""
-
-NO_BOUND: dict[str, Any] = {"limited_by": None, "lifts": [], "trace": None}
-"""``Bound.as_dict`` where nothing is known."""
 
 _MORE_CPUS = 2
 """Processors more, in the lift that asks for cores."""
@@ -89,14 +86,6 @@ class Bound:
     limited_by: Resource | None
     lifts: tuple[Lift, ...]
     trace: Trace
-
-    def as_dict(self) -> dict[str, Any]:
-        """Fields of ``tune --json`` beside the bound itself."""
-        return {
-            "limited_by": self.limited_by,
-            "lifts": [asdict(lift) for lift in self.lifts],
-            "trace": asdict(self.trace),
-        }
 
     def describe_costs(self) -> str:
         """One line for people: processor milliseconds of a sample, by stage."""

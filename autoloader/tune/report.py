@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from autoloader.host.files import write_whole
 from autoloader.host.frozen import frozen
 from autoloader.host.units import MIB, format_bytes
 from autoloader.telemetry.charts import render, scatter
-from autoloader.tune.bound import NO_BOUND
 from autoloader.tune.finals import Contender, changed_knobs
 from autoloader.tune.ledger import TrialRecord
 from autoloader.tune.study import StudyResult
@@ -64,8 +63,10 @@ class TuneReport:
             "speedup": verdict.speedup,
             "speedup_interval": verdict.interval,
             "confirmed_within_ratio": self.result.confirmed_ratio,
-            "bound_samples_per_s": None if bound is None else bound.samples_per_s,
-            **(NO_BOUND if bound is None else bound.as_dict()),
+            "bound_samples_per_s": bound and bound.samples_per_s,
+            "limited_by": bound and bound.limited_by,
+            "lifts": [asdict(lift) for lift in bound.lifts] if bound else [],
+            "trace": bound and asdict(bound.trace),
             "ended": self.result.ended or None,
             "trials": self.result.outcomes,
             "study": self.result.name,

@@ -48,7 +48,7 @@ def test_lifts_are_told_with_what_they_give_the_best_first():
     assert list(told.values()) == sorted(told.values(), reverse=True)
     assert "50% of the bound of 2000 samples/s, limited by cores" in found.describe(1000.0)
     assert "2 more cores: +2000" in found.describe(None)
-    json.dumps(found.as_dict(), allow_nan=False)
+    json.dumps(asdict(found), allow_nan=False)
     assert "1.00 ms of a processor: decode 0.80, other 0.20" in found.describe_costs()
 
 
