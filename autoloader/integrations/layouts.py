@@ -118,13 +118,20 @@ def openvla(
         action_start: first action offset of the spec.
 
     Raises:
-        UsageError: the batch does not tell places in episodes, or has another number of states
-            than of frames.
+        UsageError: the batch does not tell places in episodes, has another number of states than of
+            frames, or lacks the action at t, by which a dataset's columns are known.
     """
     window = _read_window(
         batch, dataset_names, goal=goal, frame_offsets=frame_offsets, layout="OpenVLA"
     )
     action, mask = batch["action"], batch["action_mask"]
+    if not action_start <= 0 < action_start + action.shape[1]:
+        raise UsageError(
+            f"a sample's actions are those from t{action_start:+} to "
+            f"t{action_start + action.shape[1] - 1:+}: the OpenVLA layout needs the one at t",
+            remedy="write action_start: 0 in the spec's sample; or one below 0, and an "
+            "action_horizon that goes up to t",
+        )
     rows = _constant(range(action.shape[1]), window.samples)
     inside = mask.any(-1)
     before = (inside.cumsum(1) == 0) & inside.any(1)[:, None]

@@ -269,6 +269,9 @@ def test_batches_that_a_layout_cannot_take_are_refused_with_what_to_write(writte
     one, _ = batches(written)
     with pytest.raises(UsageError, match="samples have one frame"):
         layouts.octo(one, goal=True)
+    for start, words in ((1, r"from t\+1 to t\+1"), (-3, "from t-3 to t-3")):
+        with pytest.raises(UsageError, match=words):
+            layouts.openvla(one, action_start=start)
     with pytest.raises(UsageError, match="no camera 'scene'"):
         layouts.openpi(one, cameras={"base_0_rgb": "scene"})
     wrong(layouts.openpi, one, {"action": np.zeros((STEPS, 1, 33), np.float32)}, "33 columns")
