@@ -148,8 +148,7 @@ class SlotFile:
         if self._sets < 1:
             least = 2 * _PAGE + (self._stride + _ENTRY.size) * WAYS
             raise OSError(f"{format_bytes(most_bytes)} are too few: it needs {least} bytes")
-        entries = self._sets * WAYS * _ENTRY.size
-        self._slots_at = -(-(_PAGE + entries) // _PAGE) * _PAGE
+        self._slots_at = -(-(_PAGE + self._sets * WAYS * _ENTRY.size) // _PAGE) * _PAGE
         self._size = self._slots_at + self._sets * WAYS * self._stride
         self._failed = False
         self._buffers = threading.local()

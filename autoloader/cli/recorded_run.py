@@ -150,8 +150,7 @@ class Run:
     @cached_property
     def states(self) -> dict[str, float]:
         """The controller's state → share of the time, the largest first; none without one."""
-        pairs = self._pairs()
-        return _shares((one.state, now.at_s - one.at_s) for one, now in pairs if one.state)
+        return _shares((one.state, now.at_s - one.at_s) for one, now in self._pairs() if one.state)
 
     @cached_property
     def waits(self) -> dict[str, float]:

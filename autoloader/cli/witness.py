@@ -359,8 +359,7 @@ def _by_pillow(values: NDArray[Any], size: Sequence[int], method: str) -> NDArra
     from PIL import Image
 
     how = Image.Resampling[method.removesuffix("3").upper()]
-    picture = Image.fromarray(np.ascontiguousarray(values))
-    return np.asarray(picture.resize((size[1], size[0]), how))
+    return np.asarray(Image.fromarray(np.ascontiguousarray(values)).resize((size[1], size[0]), how))
 
 
 def _weighed(values: NDArray[Any], size: Sequence[int], method: str) -> NDArray[Any]:
@@ -450,8 +449,7 @@ def _listed(file: Path, mtime_ns: int) -> Mapping[str, Any]:
 
 def _key_text(step: Step, path: str) -> str:
     value = np.asarray(value_at(step, path))
-    whole = value.ndim == 0 and value.dtype.kind in "iu"
-    return str(int(value)) if whole else text_at(step, path)
+    return str(int(value)) if value.ndim == 0 and value.dtype.kind in "iu" else text_at(step, path)
 
 
 _BOUNDS = {"min_max": ("min", "max"), "mean_std": ("mean", "std"), "q01_q99": ("q01", "q99")}

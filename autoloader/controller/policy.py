@@ -209,8 +209,7 @@ def _go(
     if not changed:
         return _stay(here, f"{rule}; nothing is left to shrink", **own)
     moved = {**here.state.moved, **{f"{key}{sign}": here.seen.at_s for key in changed}}
-    state = replace(here.state, moved=moved, **own)
-    return Decision(state, here.event, rule, knobs, changed)
+    return Decision(replace(here.state, moved=moved, **own), here.event, rule, knobs, changed)
 
 
 def _shrink(here: proposals.Situation) -> Decision:
@@ -305,8 +304,7 @@ def _verify(here: proposals.Situation, trial: Trial) -> Decision:
     if trial.hungry:
         verdict = judge(trial.rates_before, trial.rates_after, growing=trial.growing)
     else:  # its rate is the consumer's: that training does not wait is the whole proof
-        enough = len(trial.rates_after) >= LOOKS_GIVEN_BACK
-        verdict = Verdict.PAID if enough else Verdict.UNDECIDED
+        verdict = Verdict.PAID if len(trial.rates_after) >= LOOKS_GIVEN_BACK else Verdict.UNDECIDED
     if verdict is Verdict.UNDECIDED:
         return _stay(here, "the change is being watched")
     return _kept(here, trial) if verdict is Verdict.PAID else _reverted(here, trial, verdict)

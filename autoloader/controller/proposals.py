@@ -328,8 +328,7 @@ def _of_stage(
         to = has + step
         gained = min(1.0, idle)
         spread = knobs.reader == "indexed" and idle >= PROCESS_CPUS
-        alone = max(has + LARGEST_STEP, 2 * THREADS_OF_A_PROCESS * now)
-        threads = {knob: min(to, alone)}
+        threads = {knob: min(to, max(has + LARGEST_STEP, 2 * THREADS_OF_A_PROCESS * now))}
         if spread and to > THREADS_OF_A_PROCESS * now:
             processes = math.ceil(to / THREADS_OF_A_PROCESS)
             both = {knob: to, "decode_processes": processes}

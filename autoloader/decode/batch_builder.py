@@ -485,8 +485,7 @@ class BatchBuilder:
 
     @staticmethod
     def _write_texts(pending: jobs.PendingBatch, texts: Sequence[bytes]) -> None:
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-        ends = np.cumsum(lengths)
+        ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
         room = len(pending.views["language_text"])
         if ends[-1] > room:
             # The rows from the first that does not fit on carry their texts beside the slot.

@@ -82,8 +82,7 @@ class DecodeRequest:
     @property
     def digest(self) -> bytes:
         """SHA-256 of every field, and of the versions of the decoder and its libraries."""
-        told = f"{self!r}{_versions()}"
-        return hashlib.sha256(told.encode(errors="surrogateescape")).digest()
+        return hashlib.sha256(f"{self!r}{_versions()}".encode(errors="surrogateescape")).digest()
 
 
 class StoredDecoder:

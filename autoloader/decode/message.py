@@ -110,8 +110,7 @@ def languages(views: dict[str, np.ndarray], batch: BatchMessage) -> list[bytes]:
     """UTF-8 language of every row of a filled batch; texts of features behind it."""
     ends = views["language_end"][: batch.rows].tolist()
     text = views["language_text"][: ends[-1] if ends else 0].tobytes()
-    starts = [0, *ends[:-1]]
-    found = [text[a:b] for a, b in zip(starts, ends, strict=True)]
+    found = [text[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
     for row, own in batch.texts.items():
         found[row] = own
     return found

@@ -329,8 +329,7 @@ class SlotPool:
     def _beyond(self) -> int | None:
         """A slot beyond those in use where the consumer has all of these and waits for one more."""
         if self._out <= self._held | self._handed and self._memory.waiting_since_ns():
-            unused = set(range(self.slots, MAX_SLOTS)) - self._out
-            return min(unused, default=None)
+            return min(set(range(self.slots, MAX_SLOTS)) - self._out, default=None)
         return None
 
     def release(self, slot: int) -> None:

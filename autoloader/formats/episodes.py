@@ -288,8 +288,7 @@ class StoredFormat(DatasetFormat):
         """See ``DatasetFormat``."""
         source = self.identity(path, wanted)
         tables = FileTables(path, wanted, read, self.features, self.cameras)
-        stored = self.stored(path, slice(None), wanted, tables.notes)
-        return tables.build(stored).tables(source)
+        return tables.build(self.stored(path, slice(None), wanted, tables.notes)).tables(source)
 
     def records(self, slices: Sequence[ShardSlice]) -> Iterator[tuple[RecordPlace, bytes]]:
         """See ``DatasetFormat``; an episode's pictures are marks of the camera and the step."""
@@ -444,8 +443,7 @@ class EpisodeFormat(StoredFormat):
                 values[path] = [str(each).encode(errors="replace") for each in one.values[path]]
             else:
                 dtype = np.float32 if "float" in feature.dtype else np.int64
-                given = np.asarray(one.values[path])
-                values[path] = fitting(given, dtype, path).reshape(-1)
+                values[path] = fitting(np.asarray(one.values[path]), dtype, path).reshape(-1)
         return StoredEpisode(write_example(values), one.steps, partial(_frames, one, known))
 
 

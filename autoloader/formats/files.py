@@ -27,7 +27,6 @@ import collections
 import errno
 import os
 import posixpath
-import re
 import resource
 import threading
 import weakref
@@ -42,12 +41,11 @@ from autoloader.host.files import DocumentError, open_regular
 from autoloader.host.threads import free_in_forks
 from autoloader.host.units import expanded
 from autoloader.storage import faults
-from autoloader.storage.places import CLIENTS, has_client
+from autoloader.storage.places import CLIENTS, SCHEME, has_client, scheme_of
 
 FRONT_BYTES = 2 * 2**20
 """Read at once of a remote file where TensorFlow runs elsewhere: mostly fronts of files."""
 
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/+", re.IGNORECASE)
 
 Unmap = Callable[[], None]
 """Method that lets go of a map; see ``index.shard.ShardIndex``."""
@@ -124,19 +122,13 @@ class Found(dict[_Key, _Value]):
 
 def is_remote(path: str | Path) -> bool:
     """True if a path has a scheme, so that a client opens it; also of a ``Path`` of an URL."""
-    return _SCHEME.match(str(path)) is not None
-
-
-def scheme_of(path: str) -> str:
-    """The scheme of "gs://bucket", which is "gs"; "" of a local path."""
-    found = _SCHEME.match(path)
-    return found[1].lower() if found else ""
+    return SCHEME.match(str(path)) is not None
 
 
 def normal(path: str | Path) -> str:
     """The path as text: absolute where it is local, with ``scheme://`` and no last slash else."""
     text = str(path)
-    found = _SCHEME.match(text)
+    found = SCHEME.match(text)
     if found is None:
         place = str(expanded(text).absolute())
         plain = os.path.normpath(place)

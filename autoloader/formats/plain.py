@@ -102,8 +102,7 @@ class PlainVideos:
             stream = container.streams.video[0]
             base = stream.time_base
             assert base is not None
-            back = int(_SEEK_BACK_S / base)
-            container.seek(max(times[0], times[number] - back), stream=stream)
+            container.seek(max(times[0], times[number] - int(_SEEK_BACK_S / base)), stream=stream)
             for frame in container.decode(stream):
                 if frame.pts == times[number]:
                     return np.asarray(frame.to_ndarray(format="rgb24"), np.uint8)

@@ -43,8 +43,7 @@ def _installed() -> dict[str, EntryPoint]:
     """Kind → entry point of the formats that other packages bring."""
     from importlib import metadata  # with the parser of e-mail, which most runs do not need
 
-    found = metadata.entry_points(group=GROUP)
-    return {one.name: one for one in found if one.name not in BUILT_IN}
+    return {one.name: one for one in metadata.entry_points(group=GROUP) if one.name not in BUILT_IN}
 
 
 def _loaded(entry: EntryPoint) -> type[DatasetFormat]:

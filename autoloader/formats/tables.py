@@ -193,8 +193,7 @@ texts. Raises ``MalformedRecordError`` where the record is not exactly what is w
 def numbered(items: Iterable[bytes]) -> tuple[NDArray[np.int32], list[bytes]]:
     """Number of every item among the different ones, and these in the order they come."""
     known: dict[bytes, int] = {}
-    ids = [known.setdefault(item, len(known)) for item in items]
-    return np.array(ids, np.int32), list(known)
+    return np.array([known.setdefault(item, len(known)) for item in items], np.int32), list(known)
 
 
 class TableBuilder:

@@ -144,8 +144,7 @@ def _table(codec: VideoCodec, base_s: float, rows: Sequence[_Row]) -> PacketTabl
     keys = keys[np.argsort(number[keys])]
     if not len(keys) or number[keys[0]] != 0:
         raise UnreadableError("it does not begin with a keyframe")
-    nearest = np.searchsorted(number[keys], np.arange(len(time)), side="right") - 1
-    key_of = keys[nearest]
+    key_of = keys[np.searchsorted(number[keys], np.arange(len(time)), side="right") - 1]
     if (early := key_of > packet_of).any():
         parts = hidden[key_of[early]].any()
         raise UnreadableError(_PARTS if parts else "a frame lies before the keyframe that it needs")

@@ -76,8 +76,7 @@ class GpuProbe:
         nvml = self._nvml
         devices = self._devices(nvml)
         users = [self._pids(nvml, device) for device in devices]
-        own = [n for n, pids in enumerate(users) if self.trainer in pids]
-        chosen = own or range(len(devices))
+        chosen = [n for n, pids in enumerate(users) if self.trainer in pids] or range(len(devices))
         loads = []
         for n in chosen:
             load = self._load(nvml, n, devices[n])

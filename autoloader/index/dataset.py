@@ -391,8 +391,7 @@ class GatheredEpisodes:
             else:
                 ids = shard.sections[Section.FRAME_FILES, number][records]
                 for each in np.unique(ids).tolist():
-                    path = _video_path(shard, each)
-                    file[rows][ids == each] = files.setdefault(path, len(files))
+                    file[rows][ids == each] = files.setdefault(_video_path(shard, each), len(files))
             made: Iterator[MakeFrame | None]
             packed = shard.has(Section.PICTURE_STARTS, number)
             if shard.has(Section.FRAME_KEYS, number):

@@ -423,8 +423,7 @@ def put_beside(index: DatasetIndex, out: str = "") -> int:
                 _check_copy(path, address, identity.size, identity.crc32c, index.dataset.name)
             source = SourceIdentity(identity.size, identity.number)
             if fetch_beside(address, fingerprint, source) is None:
-                beside = beside_data(address, fingerprint)
-                store.write(beside, with_source(shard.content(), source))
+                store.write(beside_data(address, fingerprint), with_source(shard.content(), source))
                 put += 1
     return put
 

@@ -198,6 +198,5 @@ def _held(payload: Any, value: FeatureValue | None, feature: tables.StoredFeatur
         return value.values
     ranges = value.ranges if value is not None else []
     if feature.role == "frames":
-        flat = np.fromiter(chain.from_iterable(ranges), np.int64, 2 * len(ranges))
-        return flat.reshape(-1, 2)
+        return np.fromiter(chain.from_iterable(ranges), np.int64, 2 * len(ranges)).reshape(-1, 2)
     return [bytes(payload[start:stop]) for start, stop in ranges]

@@ -188,8 +188,7 @@ _REMEDY = "write a file of statistics with: autoloader stats SPEC -o FILE"
 
 
 def _unreadable(error: OSError, path: str | Path) -> SpecError:
-    why = error.strerror or error
-    return SpecError(f"normalize.statistics: {path}: {why}", remedy=_REMEDY)
+    return SpecError(f"normalize.statistics: {path}: {error.strerror or error}", remedy=_REMEDY)
 
 
 def _in_folder(folder: Path, name: str) -> Path | None:

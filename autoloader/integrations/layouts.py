@@ -74,8 +74,7 @@ def octo(
             remedy="write action_per: step in the spec's sample",
         )
     horizon = action.shape[2]
-    inside = mask[:, -1].any(-1)
-    last = window.t + inside.sum(-1) - 1 if window.goal is None else window.goal
+    last = window.t + mask[:, -1].any(-1).sum(-1) - 1 if window.goal is None else window.goal
     rows = _constant(range(window.size), window.t)[:, None] + _constant(range(horizon), window.t)
     steps = window.t[:, None, None] - (window.size + 1) + rows
     completed = last[:, None, None] - steps <= 0

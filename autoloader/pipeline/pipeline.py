@@ -305,8 +305,7 @@ class Pipeline:
         known = self._builder_activity().get("datasets", {})
         done = [known.get(name, {}) for name in self._mixture.names]
         decode_s = np.asarray([one.get("decode_s", 0.0) for one in done])
-        frames = np.asarray([one.get("frames") or np.nan for one in done])
-        return np.asarray(decode_s / frames)
+        return np.asarray(decode_s / np.asarray([one.get("frames") or np.nan for one in done]))
 
     def _deal(self) -> None:
         """Keep ``read_ahead`` rounds dealt that have no slots yet; under the lock."""
@@ -405,8 +404,7 @@ class Pipeline:
                     self._shortest.assign([task])
                     self._give()
                 else:
-                    at = sum(waiting.number < number for waiting in self._line)
-                    self._line.insert(at, task)
+                    self._line.insert(sum(waiting.number < number for waiting in self._line), task)
             self._hand_on()
             self._changed.notify_all()
 

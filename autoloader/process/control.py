@@ -442,8 +442,7 @@ class ControlledPipeline:
     def _promised(self, price: int, seen: Observation, answer: Decision) -> bool:
         """Hold a growth against a fresh reading: the one decided on is some milliseconds old."""
         headroom = headroom_or_none(self._headroom)
-        now = replace(seen, room_bytes=None, headroom_bytes=headroom)
-        may = admits(price, now, self._limits)
+        may = admits(price, replace(seen, room_bytes=None, headroom_bytes=headroom), self._limits)
         may = may and _BUDGET.try_promise(
             self._claim, price, headroom_bytes=headroom, margin_bytes=margin(seen, self._limits)
         )

@@ -114,8 +114,7 @@ class _Field:
 
     def _turned(self, one: Columns) -> bool:
         """True if a rotation becomes another form."""
-        form = one.rotation_type
-        return self._n15 and not self._action and form not in (None, "rotation_6d")
+        return self._n15 and not self._action and one.rotation_type not in (None, "rotation_6d")
 
     def columns_of(self, keys: Iterator[str] | Sequence[str]) -> list[int]:
         """Columns of some names, ascending."""

@@ -22,7 +22,6 @@ from autoloader.controller.limits import MARGIN_BYTES
 from autoloader.controller.profile import MixtureKind, host_facts
 from autoloader.controller.profiles import ResolvedProfile, load_profile
 from autoloader.errors import BudgetInfeasibleError, SpecError, UsageError, many
-from autoloader.formats import files
 from autoloader.formats.sources import same_files
 from autoloader.host.extras import require
 from autoloader.host.headroom import HeadroomProbe
@@ -40,7 +39,7 @@ from autoloader.sampling.dealing import Ranks, Steps, check_parts
 from autoloader.sampling.mixture import MixtureOrder, mixture_order
 from autoloader.spec import CurriculumSpec, PipelineSpec
 from autoloader.spec.knobs import KNOBS, STREAM_KNOBS, KnobLimits, Knobs
-from autoloader.storage.places import CLIENTS, disk_floor_of_environment
+from autoloader.storage.places import CLIENTS, disk_floor_of_environment, scheme_of
 from autoloader.telemetry.progress import told
 
 logger = logging.getLogger(__name__)
@@ -89,7 +88,7 @@ def _reader_of(
     if pinned == "indexed" or None not in find_indexes(away):
         return f"{where}, with index files: shards arrive in the order of the plan", "indexed"
     rules = any(one.keep is not None for one in away)
-    schemes = (files.scheme_of(one.directory.path) for one in away)
+    schemes = (scheme_of(one.directory.path) for one in away)
     if not rules and all(one in CLIENTS and CLIENTS[one].streamed for one in schemes):
         return f"{where}, without index files: TensorFlow streams it until it has some", "stream"
     return f"{where}, which is fetched and indexed first: it has no index files", "indexed"

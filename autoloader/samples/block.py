@@ -192,8 +192,7 @@ def field_offsets(sample: SampleSpec, name: FieldName) -> Ints:
 
 def linked_rows(frame_row: Ints) -> list[bool]:
     """Of each sample, with frames [n, F], whether it shares one with the sample before."""
-    shared = (frame_row[1:, :, None] == frame_row[:-1, None, :]).any(axis=(1, 2))
-    return [False, *shared.tolist()]
+    return [False, *(frame_row[1:, :, None] == frame_row[:-1, None, :]).any(axis=(1, 2)).tolist()]
 
 
 def different_frames(ledger: Ints, raw: Ints, drawn: Bools) -> tuple[Ints, Ints]:

@@ -276,8 +276,7 @@ def scatter(number: Ints, size: Ints, key: Keys, block: Ints, window: int) -> In
     """
     slots = _Slots.of(size, key, block, window)
     first, length, turn = slots.window_of(number)
-    within = permute(number - first, length, slots.window_key(turn))
-    slot, at = slots.find(first + within)
+    slot, at = slots.find(first + permute(number - first, length, slots.window_key(turn)))
     return slots.block_in(slot) * block + at
 
 

@@ -750,8 +750,7 @@ def sample_in_frames(
             "state_offsets, action_start and action_horizon",
             path=f"{where}.fps",
         )
-    rate = fps / (declared.stride * declared.steps.every)
-    found = sample.delta_timestamps.in_frames(rate, where)
+    found = sample.delta_timestamps.in_frames(fps / (declared.stride * declared.steps.every), where)
     return sample.model_copy(update={**found, "delta_timestamps": DeltaTimestamps()})
 
 

@@ -59,8 +59,7 @@ def chain_difference(sample: SampleSpec) -> int:
 
     A chain needs two different offsets at least, and every valid t to be taken.
     """
-    offsets = sorted(set(sample.frame_offsets))
-    differences = {after - before for before, after in pairwise(offsets)}
+    differences = {after - before for before, after in pairwise(sorted(set(sample.frame_offsets)))}
     if sample.per_episode != "all" or len(differences) != 1:
         return 0
     return differences.pop()

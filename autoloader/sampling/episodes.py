@@ -90,8 +90,7 @@ class DatasetTable:
     @property
     def valid(self) -> Ints:
         """[E] the valid t of each episode, drawn or not."""
-        strided = strided_steps(self.steps, self.stride)
-        return valid_per_episode(self.sample, strided, self.kept)
+        return valid_per_episode(self.sample, strided_steps(self.steps, self.stride), self.kept)
 
     @property
     def size(self) -> int:

@@ -80,8 +80,7 @@ class KindSchedule(Schedule):
         self.deals, self.length = own > 0, None
         self._deal = steps.deal
         self._full = self._deal.steps.full
-        every = range(int(self._kinds.max()) + 1)
-        masks = [self._kinds == kind for kind in every]
+        masks = [self._kinds == kind for kind in range(int(self._kinds.max()) + 1)]
         totals = [float(own[mask].sum()) for mask in masks]
         firsts = [phases[int(np.flatnonzero(mask)[0])] if mask.any() else 0.0 for mask in masks]
         self._turns = Schedule(totals, firsts)

@@ -126,8 +126,7 @@ class MixtureOrder:
                 phases = tuple(u + a / (1 << SCALE_BITS) for u, a in pairs)
             schedule = Schedule(one.shares, phases)
             if self.steps is not None:
-                steps = self.steps.after(one.start - self.base)
-                schedule = KindSchedule(one.shares, phases, steps)
+                schedule = KindSchedule(one.shares, phases, self.steps.after(one.start - self.base))
             if self.draw_key is not None:
                 key = self.draw_key if one.number is None else fold(self.draw_key, one.number)
                 # Turns are drawn within the stretch, so that its shares are exact at its own end.
@@ -443,8 +442,7 @@ class PositionSequence:
             rest: [n] its number in the epoch.
         """
         position = np.full(len(number), NEVER, dtype=np.int64)
-        given = np.stack([one.given for one in pieces])
-        which = (given[:, dataset] <= rest).sum(axis=0) - 1
+        which = (np.stack([one.given for one in pieces])[:, dataset] <= rest).sum(axis=0) - 1
         for row, of in enumerate(pieces):
             at = np.flatnonzero((which == row) & of.schedule.deals[dataset])
             if not len(at):

@@ -186,8 +186,7 @@ class Schedule:
         if position > 0:
             sequence, _, before = self._window(position - 1, position)
             seen = sequence[: position - int(before.sum())]
-            within = np.bincount(seen, minlength=len(self._live))
-            counts[self._live] = before + within
+            counts[self._live] = before + np.bincount(seen, minlength=len(self._live))
         return counts
 
 

@@ -151,8 +151,7 @@ def _helpers_help(limits: KnobLimits) -> tuple[int, str] | None:
 
 def _frames_fit(limits: KnobLimits) -> tuple[int, str] | None:
     most = limits.cache_bytes
-    rule = f"the RAM floor leaves {most} bytes for decoded frames"
-    return None if most is None else (most, rule)
+    return None if most is None else (most, f"the RAM floor leaves {most} bytes for decoded frames")
 
 
 def _shards_there(limits: KnobLimits) -> tuple[int, str]:
@@ -536,8 +535,7 @@ class _Moves:
         """Move a value, because of ``rule``."""
         dataset, _, knob = key.rpartition(".")
         known = self.clamps.get(key)
-        before = known.value if known else self.of(dataset, knob)
-        self.clamps[key] = Clamp(key, before, to, rule)
+        self.clamps[key] = Clamp(key, known.value if known else self.of(dataset, knob), to, rule)
         self.values[key] = to
 
     def lower(self, key: str, to: int, rule: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -85,10 +86,13 @@ def cache_root() -> Path:
     return expanded(own) if own else platformdirs.user_cache_path("autoloader")
 
 
+SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):/+", re.IGNORECASE)
+
+
 def scheme_of(path: str) -> str:
-    """The scheme of an address; "" of a local path."""
-    scheme, found, _ = path.partition("://")
-    return scheme.lower() if found else ""
+    """The scheme of "gs://bucket", which is "gs"; "" of a local path."""
+    found = SCHEME.match(path)
+    return found[1].lower() if found else ""
 
 
 def has_client(path: str) -> bool:

@@ -264,8 +264,7 @@ class Store:
             OSError: an error of ``storage.faults``.
         """
         client = client_of(path)
-        known = client.lists or _fresh(_kept(path) or (0.0, {}))
-        of = self.identity(path) if known else None
+        of = self.identity(path) if client.lists or _fresh(_kept(path) or (0.0, {})) else None
         place = _place("listings", path).with_suffix(".content")
         if of is not None:
             check_bytes(path, of.size, most, self._limits())
@@ -299,8 +298,7 @@ class Store:
             question: asks the client, which tells the meter of each piece that comes.
             most: field of ``Limits`` that bounds the answer; "": the caller's memory does.
         """
-        traffic = self._servers[_host(path)].traffic
-        meter = Meter(path, self._limits(), traffic, most, self._clock)
+        meter = Meter(path, self._limits(), self._servers[_host(path)].traffic, most, self._clock)
 
         def asked() -> Answer:
             meter.begin()
@@ -417,16 +415,14 @@ def _kept(what: str) -> tuple[float, Listing] | None:
     failures = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
     with contextlib.suppress(*failures):
         told = json.loads(read_own(_place("listings", what), _LISTING_BYTES))
-        names = told["names"].items()
-        return float(told["at_s"]), {k: v and RemoteIdentity(**v) for k, v in names}
+        return float(told["at_s"]), {k: v and RemoteIdentity(**v) for k, v in told["names"].items()}
     return None
 
 
 def _keep(what: str, found: Listing) -> None:
     """Keep a listing on the disk, with the time."""
     names = {name: one and asdict(one) for name, one in found.items()}
-    told = json.dumps({"at_s": time.time(), "names": names})
-    _write(_place("listings", what), told.encode())
+    _write(_place("listings", what), json.dumps({"at_s": time.time(), "names": names}).encode())
 
 
 def _kept_content(place: Path, path: str, of: RemoteIdentity) -> bytes | None:

@@ -225,8 +225,7 @@ class LeRobotDirectory(StoredFormat):
         lost, named, missing = np.zeros(len(rows), np.bool_), set[str](), set[str]()
         for key, of in episodes.videos.items():
             if cameras is None or key in cameras:
-                taken = np.unique(of.number[rows])
-                paths = {of.paths[one] for one in taken.tolist() if one >= 0}
+                paths = {of.paths[one] for one in np.unique(of.number[rows]).tolist() if one >= 0}
                 gone = [path in paths and not os.path.exists(path) for path in of.paths]
                 lost |= np.asarray([*gone, False])[of.number[rows]]  # the last: no video is told
                 named |= paths
@@ -442,8 +441,7 @@ class EpisodesOfFile:
     def _place_all(self, place: tuple[str, str]) -> tuple[PacketTable, Placement]:
         """(packets, the first frames of all episodes) of a camera's video."""
         table, by_row = self.videos.table(place[1]), self._timestamps == "ignore"
-        fps = self.known.fps
-        return table, self.known.episodes.placed(*place, len(table), fps, by_row=by_row)
+        return table, self.known.episodes.placed(*place, len(table), self.known.fps, by_row=by_row)
 
     def _place(self, camera: str, one: Episode, times_s: Any) -> VideoFrames:
         """Place of an episode in its video.
@@ -651,8 +649,7 @@ class EpisodeRows:
             )
         first = int(own[0])
         rows = slice(first, first + one.length)
-        steps = np.arange(one.length)
-        in_order = self._frame is None or np.array_equal(self._frame[rows], steps)
+        in_order = self._frame is None or np.array_equal(self._frame[rows], np.arange(one.length))
         if own[-1] != first + one.length - 1 or not in_order:
             raise UnreadableError(f"the rows of episode {one.index} are not in frame_index order")
         if self._time_s is not None and self._timestamps != "ignore":

@@ -66,8 +66,7 @@ def delivered(
 
     def finish(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dtype == torch.uint8 and frame_dtype is not None:
-            scaled = tensor.to(frame_dtype, memory_format=torch.contiguous_format)
-            return scaled.div_(255)
+            return tensor.to(frame_dtype, memory_format=torch.contiguous_format).div_(255)
         return tensor if tensor.device.type == "cpu" else tensor.contiguous()
 
     def ready(part: Any) -> Any:
@@ -199,8 +198,7 @@ class AutoLoaderDataModule(LightningDataModule):
     @property
     def dataset_names(self) -> tuple[str, ...]:
         """Names that ``batch["dataset_index"]`` counts."""
-        names = (d.name for d in self.spec.datasets if d.split.get("train") is not None)
-        return tuple(names)
+        return tuple(d.name for d in self.spec.datasets if d.split.get("train") is not None)
 
     def setup(self, stage: str) -> None:
         """Nothing is opened yet; a new fit begins with the first sample. May be called twice."""

@@ -234,8 +234,7 @@ class Driver:
         np.copyto(self._memory.base(task.slot), content)
         for place, reason in said["bad"]:
             self._wire.tell(messages.Bad(0, place, reason))
-        batch = {**said["batch"], "slot": task.slot}
-        self._wire.tell(messages.BatchReady(0, task.number, batch))
+        self._wire.tell(messages.BatchReady(0, task.number, {**said["batch"], "slot": task.slot}))
 
     def give_up_late(self) -> None:
         """Give up what waits for an answer too long."""
@@ -289,8 +288,7 @@ class Driver:
                 rest_s, level = math.inf, logging.ERROR
         except Exception as error:  # noqa: BLE001 whatever Ray raises, this helper is none
             reason = ray_client.plain_reason(error)
-            own = isinstance(error, AutoloaderError) or not helper.present
-            rest_s = _REST_S if own else 0.0
+            rest_s = _REST_S if isinstance(error, AutoloaderError) or not helper.present else 0.0
             if isinstance(error, self._ray.exceptions.GetTimeoutError):
                 reason = f"it has not answered for {_SILENT_S:.0f} s"
         with self._changed:
@@ -405,8 +403,7 @@ def difference(
             continue
         here, there = mine[name][shown], other[name][shown]
         if not np.array_equal(here, there, equal_nan=here.dtype.kind == "f"):
-            differs = (here != there).reshape(our_batch.rows, -1).any(axis=1)
-            row = int(np.flatnonzero(differs)[0])
+            row = int(np.flatnonzero((here != there).reshape(our_batch.rows, -1).any(axis=1))[0])
             return f"{name}, row {row} (dataset {names[mine['dataset_index'][row]]!r})"
     if texts_of(layout, mine, our_batch) != texts_of(layout, other, their_batch):
         return "language"

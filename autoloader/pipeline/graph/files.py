@@ -21,6 +21,7 @@ from typing import Any
 from autoloader.formats import files, tensorflow_process
 from autoloader.pipeline.graph.tensorflow import READ_BUFFER_BYTES, tf
 from autoloader.storage.faults import NoFileSystemError, UnreachableError
+from autoloader.storage.places import scheme_of
 
 _PASSING = (
     tf.errors.UnavailableError,
@@ -69,7 +70,7 @@ def as_os_error(error: Any, path: str) -> OSError:
 
 def _register(path: str) -> None:
     """Have TensorFlow know the scheme of a path, by ``tensorflow_io`` where that is installed."""
-    scheme = files.scheme_of(path)
+    scheme = scheme_of(path)
     if scheme and scheme not in tf.io.gfile.get_registered_schemes():
         try:
             _import_installed("tensorflow_io")

@@ -77,8 +77,7 @@ class Stretches:
         base = file.astype(np.int64) << FILE_BITS
         reach = np.maximum.accumulate(base + offset + length)
         apart = np.flatnonzero(base[1:] + offset[1:] > reach[:-1] + gap) + 1
-        edges = np.concatenate([[0], apart, [len(order)]])
-        return cls(order, file, offset, reach - base, edges)
+        return cls(order, file, offset, reach - base, np.concatenate([[0], apart, [len(order)]]))
 
     def reads(self) -> tuple[Ints, Ints, Ints]:
         """(file, first byte, bytes) of each read, [r] each."""

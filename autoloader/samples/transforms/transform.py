@@ -474,8 +474,7 @@ def _let_signals_through(error: BaseException) -> None:
 def _told(error: BaseException) -> str:
     """Class, words and last line of an error in the user's code."""
     words = " ".join(str(error).split())[:300]
-    tried = traceback.extract_tb(error.__traceback__)
-    frames = [one for one in tried if one.filename != __file__]
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename != __file__]
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {words}{place}"
 

@@ -298,8 +298,7 @@ def _meant(error: Exception, path: str) -> Exception:
     if isinstance(error, TimeoutError):
         return faults.PassingError("no answer in time", path, "lost")
     if isinstance(error, OSError | http.client.HTTPException):
-        why = f"the connection failed ({type(error).__name__})"
-        return faults.PassingError(why, path, "lost")
+        return faults.PassingError(f"the connection failed ({type(error).__name__})", path, "lost")
     return error
 
 
