@@ -11,7 +11,6 @@ Not here: what becomes of its answers (``driver``).
 
 from __future__ import annotations
 
-import os
 import queue
 import socket
 import threading
@@ -25,12 +24,11 @@ import numpy as np
 from autoloader.decode.batch_builder import BatchBuilder
 from autoloader.decode.message import BatchMessage, Quarantine
 from autoloader.decode.ring import RingMemory
-from autoloader.errors import AutoloaderError, BudgetInfeasibleError
+from autoloader.errors import BudgetInfeasibleError
 from autoloader.host.headroom import HeadroomProbe
 from autoloader.host.supervision import extend_import_path
 from autoloader.host.units import format_bytes
 from autoloader.pipeline.builders import identity_of
-from autoloader.pipeline.messages import Failed
 from autoloader.pipeline.read.planned import IndexedReader
 from autoloader.samples.block import Place
 from autoloader.samples.resolve import resolve_plain
@@ -66,20 +64,15 @@ class Helper:
         self._headroom = HeadroomProbe()
 
     def join(self) -> dict[str, Any]:
-        """Open the mixture; what this host is, or why it cannot help.
+        """Open the mixture.
 
         Returns:
-            ``host``, ``pid``, and either ``identity`` (field → value) or ``failed``: class of
-            the error, what, and remedy.
+            ``identity`` (field → value), or ``failed``: why this host cannot help, in a line.
         """
-        here = {"host": socket.gethostname(), "pid": os.getpid()}
         try:
-            return {**here, "identity": self._open()}
-        except AutoloaderError as error:
-            failed = Failed.of(0, error)
-            return {**here, "failed": [failed.kind, failed.what, failed.remedy]}
+            return {"identity": self._open()}
         except Exception as error:  # noqa: BLE001 code that is older or newer may fail in any way
-            return {**here, "failed": [type(error).__name__, str(error), ""]}
+            return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())}"}
 
     def _open(self) -> dict[str, str]:
         self._check_memory()

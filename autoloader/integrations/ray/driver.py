@@ -302,8 +302,7 @@ class Driver:
         helper.handle = kind.options(**placed).remote(asdict(self._start))
         found = self._ray.get(helper.handle.join.remote())
         if "failed" in found:
-            kind, what, remedy = found["failed"]
-            raise _UnfitError(f"{kind}: {what}{remedy and ' → ' + remedy}", for_good=False)
+            raise _UnfitError(found["failed"], for_good=False)
         if differs := differences(self._start.identity, found["identity"]):
             raise _UnfitError(f"its data or packages differ: {'; '.join(differs)}")
         with self._changed:
