@@ -162,8 +162,7 @@ class AutoLoader:
             if batch_size is not None:
                 spec = spec.with_batch_size(batch_size)
             if reproducible:
-                mixing = spec.mixing.model_copy(update={"on_stall": "wait"})
-                spec = spec.model_copy(update={"mixing": mixing})
+                spec = spec.having(mixing={"on_stall": "wait"})
             self._spec = spec
             samples = (spec, split, self._ranks)
             if hasattr(sys, "ps1"):
@@ -759,21 +758,17 @@ def validation_specs(spec: PipelineSpec, split: str = "val") -> dict[str, Pipeli
         return {split: _epoch(spec, sum(count.samples for count in counts.values()))}
     layout = whole.layout
     widths = {"action": layout.action_width, "state": layout.state_width}
-    wide = spec.model_copy(
-        update={"pad_to": {one: width for one, width in widths.items() if width}}
-    )
+    wide = spec.having(pad_to={one: width for one, width in widths.items() if width})
     return {name: _epoch(_only(wide, split, name), counts[name].samples) for name in names}
 
 
 def _only(spec: PipelineSpec, split: str, name: str) -> PipelineSpec:
     """The spec with ``split: {SPLIT: null}`` for every other dataset, and weight 1 for this one."""
     datasets = [
-        one.model_copy(update={"weight": 1.0})
-        if one.name == name
-        else one.model_copy(update={"split": {**one.split, split: None}})
+        one.having(weight=1.0) if one.name == name else one.having(split={**one.split, split: None})
         for one in spec.datasets
     ]
-    return spec.model_copy(update={"datasets": tuple(datasets), "weights": "explicit"})
+    return spec.having(datasets=tuple(datasets), weights="explicit")
 
 
 def _settled(spec: PipelineSpec) -> PipelineSpec:
@@ -781,11 +776,8 @@ def _settled(spec: PipelineSpec) -> PipelineSpec:
     moves = spec.weights
     if not isinstance(moves, CurriculumSpec):
         return spec
-    datasets = [
-        one.model_copy(update={"weight": moves.to.get(one.name, one.weight)})
-        for one in spec.datasets
-    ]
-    return spec.model_copy(update={"datasets": tuple(datasets), "weights": moves.kind})
+    datasets = (one.having(weight=moves.to.get(one.name, one.weight)) for one in spec.datasets)
+    return spec.having(datasets=tuple(datasets), weights=moves.kind)
 
 
 def _epoch(spec: PipelineSpec, available: int) -> PipelineSpec:
@@ -795,14 +787,8 @@ def _epoch(spec: PipelineSpec, available: int) -> PipelineSpec:
     episodes as possible.
     """
     samples = min(spec.validation.samples, available)
-    return spec.model_copy(
-        update={
-            "batch": spec.batch.model_copy(update={"drop_last": False}),
-            "mixing": spec.mixing.model_copy(
-                update={"epoch": samples, "chain": False, "locality": None}
-            ),
-        }
-    )
+    far = {"epoch": samples, "chain": False, "locality": None}
+    return spec.having(batch={"drop_last": False}, mixing=far)
 
 
 class IdleLoader(AutoLoader):

@@ -177,8 +177,7 @@ def show_statistics(spec: Path, split: str, *, output: Path | None, layout: str)
     named = declared.normalize and declared.normalize.statistics
     if declared.normalize is not None and named and not os.path.exists(named):
         # The file that the spec names is the one to be written.
-        normalize = declared.normalize.model_copy(update={"statistics": None})
-        declared = declared.model_copy(update={"normalize": normalize})
+        declared = declared.having(normalize={"statistics": None})
     if away := [one for one in mixture.datasets if one.remote]:
         size, names = sum(one.record_bytes * one.records for one in away), [d.name for d in away]
         note(f"remote: all of {', '.join(names)} is read, about {format_bytes(size)}")

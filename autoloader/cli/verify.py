@@ -84,22 +84,13 @@ def show_differences(declared: PipelineSpec, samples: int, given: Mapping[str, A
 
 def evenly(spec: Any) -> Any:
     """``spec`` with every dataset as often as any other, without end, and places told."""
-    datasets = tuple(one.model_copy(update={"weight": 1.0}) for one in spec.datasets)
     locality = spec.mixing.locality  # passes of several lanes overlap
-    locality = locality and locality.model_copy(update={"lanes": 1})
-    return spec.model_copy(
-        update={
-            "datasets": datasets,
-            "weights": "explicit",
-            "metadata": "full",
-            "augment": {},
-            "errors": spec.errors.model_copy(update={"non_finite": "keep"}),
-            "batch": spec.batch.model_copy(update={"size": _BATCH, "drop_last": True}),
-            "mixing": spec.mixing.model_copy(
-                update={"epoch": "forever", "block_length": 1, "on_stall": "wait", "unit": "sample",
-                        "locality": locality}
-            ),
-        }
+    return spec.having(
+        datasets=tuple(one.having(weight=1.0) for one in spec.datasets),
+        weights="explicit", metadata="full", augment={}, errors={"non_finite": "keep"},
+        batch={"size": _BATCH, "drop_last": True},
+        mixing={"epoch": "forever", "block_length": 1, "on_stall": "wait", "unit": "sample",
+                "locality": locality and locality.having(lanes=1)},
     )  # fmt: skip
 
 

@@ -318,9 +318,7 @@ def keep_profile(profile: Profile, *, out: Path | None = None, tuned_from: Profi
     if before is None:
         return _saved(profile, path)
     if alike := before.host.is_same(profile.host):
-        profile = profile.model_copy(
-            update={"description": before.description, "cache": before.cache}
-        )
+        profile = profile.having(description=before.description, cache=before.cache)
     if alike and _is_for(before, profile.mixture):
         if faster := _faster(before, profile, tuned_from):
             return Kept(path, [f"{path} stays as it is: {faster}"])

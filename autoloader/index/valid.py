@@ -40,9 +40,7 @@ def valid_t(index: DatasetIndex) -> keep.Ranges | None:
 
 def remaining_episodes(index: DatasetIndex) -> NDArray[np.bool_]:
     """[E] of which episodes the transform and the rules leave a step, whatever windows need."""
-    wholes = replace(
-        index.dataset, sample=index.dataset.sample.model_copy(update={"edges": EdgesSpec()})
-    )
+    wholes = replace(index.dataset, sample=index.dataset.sample.having(edges=EdgesSpec()))
     left = valid_t(index.of(wholes))
     return np.asarray(index.steps > 0 if left is None else left.counts() > 0)
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
+from typing_extensions import Self
 
 from autoloader.errors import nearest, shown
 
@@ -63,6 +64,13 @@ class Block(BaseModel):
             if name in words:
                 schema["properties"][field.alias or name]["description"] = words[name]
         return told
+
+    def having(self, **values: Any) -> Self:
+        """A copy with other values, which are not checked; a mapping changes fields of a block."""
+        for name, value in values.items():
+            if isinstance(before := getattr(self, name), Block) and isinstance(value, Mapping):
+                values[name] = before.having(**value)
+        return self.model_copy(update=values)
 
     @model_validator(mode="before")
     @classmethod

@@ -289,8 +289,7 @@ class AutoLoaderDataModule(LightningDataModule):
 
     def _sized(self, spec: PipelineSpec) -> PipelineSpec:
         check_arguments({"batch_size": self.batch_size})
-        batch = spec.batch.model_copy(update={"size": int(self.batch_size)})
-        return spec.model_copy(update={"batch": batch})
+        return spec.having(batch={"size": int(self.batch_size)})
 
     def _begin_validation(self, name: str) -> Consumer:
         if self._train is not None:

@@ -86,7 +86,7 @@ def as_dataset(
         )
     spec = spec_of(spec)
     if seed is not None:
-        spec = spec.model_copy(update={"seed": seed})
+        spec = spec.having(seed=seed)
     mixture = resolve(spec, split)
     if field := next(_unsupported(mixture), ""):
         raise UnsupportedError(
