@@ -89,6 +89,17 @@ def test_metadata_and_a_video_of_several_parquet_files_are_read_once(
     assert sorted(read) == ["episodes", "packets"]
 
 
+def test_the_packets_of_videos_that_were_asked_for_last_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    root = LeRobotFiles(lengths=(5, 5, 5), cameras={TOP: 1}).write(tmp_path / "arm")
+    a, b, c = sorted(map(str, root.rglob("*.mp4")))
+    monkeypatch.setattr(lerobot, "MOST_KEPT_PACKETS", 10)
+    videos = lerobot.Videos()
+    first, *_ = [videos.table(path) for path in (a, b, a, c)]
+    assert videos.table(a) is first
+
+
 def test_pandas_is_not_imported_where_it_is_installed(tmp_path: Path):
     root = LeRobotFiles(cameras={}, pictures=(TOP,)).write(tmp_path / "arm")
     (tmp_path / "pandas.py").write_text("open(__file__ + '.imported', 'w')\nraise ImportError")

@@ -512,6 +512,7 @@ class Videos:
             found = self._kept.get(path) or packets_of(path)
             with self._lock:
                 self._kept[path] = found
+                self._kept.move_to_end(path)
                 while sum(map(len, self._kept.values())) > MOST_KEPT_PACKETS:
                     self._kept.popitem(last=False)
         return found
