@@ -16,8 +16,8 @@ _STARTS = (*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC), *range(0x
 _MOST_SEGMENTS = 1000
 
 
-def check_picture(read: Callable[[int, int], bytes]) -> tuple[int, int]:
-    """(height, width) of a JPEG, PNG, GIF or WebP picture.
+def check_picture(read: Callable[[int, int], bytes]) -> None:
+    """Refuse what is no JPEG, PNG, GIF or WebP picture, or a picture that is too large.
 
     Args:
         read: gives (count, offset) bytes of it, fewer at its end.
@@ -34,10 +34,10 @@ def check_picture(read: Callable[[int, int], bytes]) -> tuple[int, int]:
         raise UnreadableError(
             f"it has {height}×{width} pixels; the limit is {MOST_PIXELS:,} in all"
         )
-    return height, width
 
 
 def _size(front: bytes, read: Callable[[int, int], bytes]) -> tuple[int, int]:
+    """(height, width) that the header of a picture tells."""
     if front[:3] == b"\xff\xd8\xff":
         return _jpeg(front, read)
     if front[:8] == b"\x89PNG\r\n\x1a\n" and front[12:16] == b"IHDR":
