@@ -132,7 +132,7 @@ class SourceError(AutoloaderError):
 
     def __init__(self, what: str, *, remedy: str, dataset: str = "") -> None:
         super().__init__(what, remedy=remedy)
-        named = re.match("dataset (?:'([^']+)'|(.+?):) ?", what)
+        named = re.match("dataset (?:'([^']+)'|(.+?): )", what)
         self.dataset = dataset or (named[1] or named[2] if named else "")
 
 

@@ -186,7 +186,8 @@ def test_every_error_has_one_of_the_documented_exit_codes():
 @pytest.mark.parametrize(
     ("what", "dataset"),
     [("dataset arm: no file", "arm"), ("dataset 'arm' gives no sample", "arm"), ("no file", ""),
-     ("dataset 'arm', file x, record 3: it is cut off", "arm"), ("dataset is empty", "")],
+     ("dataset 'arm', file x, record 3: it is cut off", "arm"), ("dataset is empty", ""),
+     ("dataset arm:1.0.0: no file", "arm:1.0.0")],
 )  # fmt: skip
 def test_a_source_error_has_the_dataset_that_its_message_begins_with(what, dataset):
     assert errors.SourceError(what, remedy="mend it").dataset == dataset
