@@ -31,8 +31,13 @@ class _Batches(IterableDataset[Batch]):
         return _iteration(self._loader)
 
     def __len__(self) -> int:
-        epoch = self._loader.even_epoch
-        return len(self._loader) if epoch is None else epoch.length
+        return epoch_length(self._loader)
+
+
+def epoch_length(loader: Any) -> int:
+    """Batches of every epoch of a trainer that asks once; ``TypeError``: they are endless."""
+    epoch = loader.even_epoch
+    return len(loader) if epoch is None else epoch.length
 
 
 def _iteration(loader: Any, change: Callable[[Batch], Any] = as_it_is) -> Iteration:

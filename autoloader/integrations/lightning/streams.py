@@ -28,6 +28,7 @@ from typing import Any
 from autoloader.host.frozen import frozen
 from autoloader.loader import AutoLoader
 from autoloader.process.delivery import InHand, Iteration, Way, as_it_is
+from autoloader.process.torch_dataloader import epoch_length
 from autoloader.process.transfer import Transfer
 from autoloader.samples.layout import Batch
 
@@ -86,8 +87,7 @@ class _Stream:
         Raises:
             TypeError: the stream is endless and has no length.
         """
-        epoch = self.loader.even_epoch
-        return len(self.loader) if epoch is None else epoch.length
+        return epoch_length(self.loader)
 
     def begun_by(self) -> tuple[Consumer, Callable[[Batch], Any]]:
         """(the consumer that begins to iterate, what makes its batches)."""
